@@ -1,0 +1,113 @@
+"""The base model of "Attention Is All You Need", WMT14 English-German.
+
+Paper: Table 2, Transformer (base): 27.3 BLEU on newstest2014, 3.3e18 training FLOPs
+(12 hours on 8 P100). The default is the paper's text; ``:as_run`` is what the authors'
+first public code ran (tensor2tensor, commit 3d9c62f2 of 2017-06-15).
+
+    transformer train --config=experiments/base.py --workdir=runs/base
+    transformer train --config=experiments/base.py:as_run --workdir=runs/as_run
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config(variant: str = "as_written") -> ConfigDict:
+    """Return every key there is, with the paper's value."""
+    config = ConfigDict()
+    config.name = "base"
+    config.seed = 0
+    config.device = "any"
+
+    config.data = ConfigDict()
+    config.data.source = "tfds"
+    config.data.dir = "data"
+    config.data.name = "wmt14_translate/de-en"
+    config.data.source_language = "en"
+    config.data.target_language = "de"
+    config.data.train = "train"
+    config.data.validation = "validation"  # newstest2013
+    config.data.test = "test"  # newstest2014, 3,003 lines
+    config.data.train_pairs = 0
+    config.data.max_length = 256
+    config.data.prepared = ""
+
+    config.tokenizer = ConfigDict()
+    config.tokenizer.kind = "sentencepiece"
+    config.tokenizer.algorithm = "bpe"
+    config.tokenizer.vocab_size = 37_000
+    config.tokenizer.joint = True
+    config.tokenizer.source_model = ""
+    config.tokenizer.target_model = ""
+
+    config.batch = ConfigDict()
+    config.batch.tokens = 25_000
+    config.batch.shapes = 12
+    config.batch.multiple = 8
+
+    config.model = ConfigDict()
+    config.model.vocab_size = 0
+    config.model.layers = 6
+    config.model.d_model = 512
+    config.model.d_ff = 2048
+    config.model.heads = 8
+    config.model.d_k = 64
+    config.model.d_v = 64
+    config.model.dropout = 0.1
+    config.model.attention_dropout = 0.0
+    config.model.relu_dropout = 0.0
+    config.model.norm = "post"
+    config.model.norm_epsilon = 1e-6
+    config.model.positions = "sinusoidal"
+    config.model.max_positions = 1024
+    config.model.tying = "three"
+    config.model.attention_bias = True
+    config.model.score = "scaled_dot"
+    config.model.window = 0
+    config.model.target_space = False
+    config.model.dtype = "bfloat16"
+    config.model.dropout_bits = "hash"
+
+    config.loss = ConfigDict()
+    config.loss.smoothing = 0.1
+    config.loss.smoothing_over = "all"
+    config.loss.block = 512
+
+    config.optimizer = ConfigDict()
+    config.optimizer.name = "adam"
+    config.optimizer.scale = 1.0
+    config.optimizer.warmup = 4000
+    config.optimizer.step_offset = 0
+    config.optimizer.b1 = 0.9
+    config.optimizer.b2 = 0.98
+    config.optimizer.epsilon = 1e-9
+    config.optimizer.clip_norm = 0.0
+    config.optimizer.accumulation = 1
+    config.optimizer.nonfinite_limit = 10
+
+    config.train = ConfigDict()
+    config.train.steps = 100_000
+    config.train.log_every = 100
+    config.train.evaluate_every = 5000
+    config.train.checkpoint_every = 0
+    config.train.checkpoint_minutes = 10.0
+    config.train.keep = 5
+
+    config.decode = ConfigDict()
+    config.decode.beam = 4
+    config.decode.alpha = 0.6
+    config.decode.length_penalty = "gnmt"
+    config.decode.extra_tokens = 50
+    config.decode.tokens = 4096
+    config.decode.average = 5
+
+    if variant == "as_run":
+        config.name = "base_as_run"
+        config.model.positions = "sinusoidal_concat"
+        config.model.target_space = True
+        config.model.vocab_size = 40_960
+        config.loss.smoothing_over = "others"
+        config.optimizer.step_offset = 1
+        config.batch.tokens = 32_768
+    elif variant != "as_written":
+        raise ValueError(f"expected :as_written or :as_run, got :{variant}")
+    return config
