@@ -1,0 +1,264 @@
+"""Sections 3.1 to 3.5: the layers around attention, as pure functions.
+
+Everything between two matrix products is float32. The products themselves take
+operands of ``dtype`` and return float32, which is the one fast form on every backend.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+# --------------------------------------------------------------------------- products
+
+
+def linear(
+    x: jax.Array, kernel: jax.Array, bias: jax.Array | None = None, dtype="float32"
+) -> jax.Array:
+    """Apply a linear map, ``x W + b``.
+
+    Args:
+      x: (..., I), at least two axes.
+      kernel: W (I, O).
+      bias: b (O,), or None.
+      dtype: of the operands of the product, "float32" or "bfloat16".
+
+    Returns:
+      (..., O) in float32.
+
+    >>> linear(jnp.ones((1, 2)), jnp.array([[1.0], [2.0]]), jnp.array([0.5])).tolist()
+    [[3.5]]
+    """
+    y = product(x, kernel, str(dtype))
+    return y if bias is None else y + bias
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def product(x: jax.Array, kernel: jax.Array, dtype: str) -> jax.Array:
+    """Multiply (..., I) by (I, O), operands in ``dtype``, sums and result in float32.
+
+    The derivative is written out so that both backward products have this form too:
+    left to autodiff, they would take a float32 operand and lose the fast path.
+    """
+    return _contract(x.astype(dtype), kernel.astype(dtype), x.ndim - 1, 0)
+
+
+def _product_forward(x, kernel, dtype):
+    x, kernel = x.astype(dtype), kernel.astype(dtype)
+    return product(x, kernel, dtype), (x, kernel)
+
+
+def _product_backward(dtype, operands, gradient):
+    x, kernel = operands
+    gradient = gradient.astype(dtype)
+    dx = _contract(gradient, kernel, gradient.ndim - 1, 1)
+    leading = tuple(range(x.ndim - 1))
+    return dx, _contract(x, gradient, leading, leading)
+
+
+product.defvjp(_product_forward, _product_backward)
+
+
+def _contract(x, y, x_axes, y_axes):
+    """Sum over the given axes of x and y, in float32."""
+    axes = tuple(np.atleast_1d(x_axes)), tuple(np.atleast_1d(y_axes))
+    return lax.dot_general(x, y, (axes, ((), ())), preferred_element_type=jnp.float32)
+
+
+# -------------------------------------------------------------------------- sub-layers
+
+
+def layer_norm(
+    x: jax.Array, scale: jax.Array, bias: jax.Array, epsilon: float = 1e-6
+) -> jax.Array:
+    """Normalise the last axis, ``(x - mean) / sqrt(var + epsilon) * scale + bias``.
+
+    Args:
+      x: (..., D).
+      scale: (D,).
+      bias: (D,).
+      epsilon: added to the variance.
+
+    Returns:
+      (..., D) in float32.
+
+    Source: Ba et al., Layer Normalization, arXiv:1607.06450; used in section 3.1.
+    """
+    x = x.astype(jnp.float32)
+    centred = x - x.mean(-1, keepdims=True)
+    variance = jnp.square(centred).mean(-1, keepdims=True)
+    return centred * lax.rsqrt(variance + epsilon) * scale + bias
+
+
+def feed_forward(
+    x: jax.Array,
+    kernel_1: jax.Array,
+    bias_1: jax.Array,
+    kernel_2: jax.Array,
+    bias_2: jax.Array,
+    *,
+    dropout_rate: float = 0.0,
+    key: Key | None = None,
+    dtype="float32",
+) -> jax.Array:
+    """Transform each position alone, ``max(0, x W1 + b1) W2 + b2`` (equation 2).
+
+    Args:
+      x: (B, T, D).
+      kernel_1: W1 (D, F).
+      bias_1: b1 (F,).
+      kernel_2: W2 (F, D).
+      bias_2: b2 (D,).
+      dropout_rate: share of the F inner activations that is zeroed.
+      key: dropout key, None for evaluation.
+      dtype: of the operands of the products.
+
+    Returns:
+      (B, T, D) in float32.
+    """
+    inner = jax.nn.relu(linear(x, kernel_1, bias_1, dtype))
+    return linear(dropout(inner, dropout_rate, key), kernel_2, bias_2, dtype)
+
+
+# ------------------------------------------------------------ embeddings and positions
+
+
+def embed(ids: jax.Array, table: jax.Array) -> jax.Array:
+    """Look ids up, ``E[ids] * sqrt(d_model)`` (section 3.4).
+
+    Args:
+      ids: (...).
+      table: E (V, D).
+
+    Returns:
+      (..., D).
+    """
+    return table[ids] * table.shape[-1] ** 0.5
+
+
+def sinusoidal_positions(length: int, d_model: int) -> jax.Array:
+    """Make the position encodings of section 3.5.
+
+    ``PE(pos, 2i) = sin(pos / 10000^(2i/d))``, ``PE(pos, 2i+1) = cos(...)``.
+
+    Args:
+      length: how many positions, from 0.
+      d_model: an even width D.
+
+    Returns:
+      (length, D) in float32.
+
+    >>> sinusoidal_positions(2, 4)[1].round(3)
+    Array([0.841, 0.54 , 0.01 , 1.   ], dtype=float32)
+    """
+    angles = np.arange(length)[:, None] / 10_000 ** (np.arange(0, d_model, 2) / d_model)
+    pairs = np.stack([np.sin(angles), np.cos(angles)], axis=-1)
+    return jnp.asarray(pairs.reshape(length, d_model), jnp.float32)
+
+
+def sinusoidal_positions_concat(length: int, d_model: int) -> jax.Array:
+    """Make the position encodings of the authors' first code: all sines, then cosines.
+
+    ``angle(pos, i) = pos / 10000^(i / (d/2 - 1))`` for i = 0 .. d/2 - 1.
+
+    Args:
+      length: how many positions, from 0.
+      d_model: an even width D of at least 4.
+
+    Returns:
+      (length, D) in float32.
+
+    Source: tensor2tensor, commit 3d9c62f2 (2017-06-15), add_timing_signal.
+    """
+    half = d_model // 2
+    angles = np.arange(length)[:, None] / 10_000 ** (np.arange(half) / (half - 1))
+    both = np.concatenate([np.sin(angles), np.cos(angles)], axis=-1)
+    return jnp.asarray(both, jnp.float32)
+
+
+POSITIONS = {
+    "sinusoidal": sinusoidal_positions,
+    "sinusoidal_concat": sinusoidal_positions_concat,
+}
+
+# ---------------------------------------------------------------------------- dropout
+
+
+class HashKey(NamedTuple):
+    """Names a place and a moment of randomness for the counter-based hash.
+
+    The bits of an element depend on this key and on the element's index in the global
+    batch alone, so they are the same however the batch is cut over devices.
+    """
+
+    words: tuple[jax.Array, jax.Array]  # two uint32 scalars
+    row: jax.Array  # index in the global batch of this part's first row, uint32
+
+
+Key = HashKey | jax.Array  # or a key of jax.random, which draws jax.random's bits
+
+
+def hash_key(seed: jax.Array | int, row: jax.Array | int = 0) -> HashKey:
+    """Start a chain of hash keys from an integer seed."""
+    seed = jnp.asarray(seed, jnp.uint32)
+    words = _mix(seed ^ np.uint32(0x9E3779B9)), _mix(seed + np.uint32(0x7F4A7C15))
+    return HashKey(words, jnp.asarray(row, jnp.uint32))
+
+
+def fold_in(key: Key | None, data: jax.Array | int) -> Key | None:
+    """Derive the key of a step, a layer or a place from ``key``; None stays None."""
+    if key is None:
+        return None
+    if not isinstance(key, HashKey):
+        return jax.random.fold_in(key, data)
+    first, second = key.words
+    data = jnp.asarray(data, jnp.uint32)
+    first = _mix(first ^ _mix(data + np.uint32(0x9E3779B9)))
+    return HashKey((first, _mix(second + first * np.uint32(0x85EBCA6B))), key.row)
+
+
+def dropout(x: jax.Array, rate: float, key: Key | None) -> jax.Array:
+    """Zero a share ``rate`` of the elements and divide the others by ``1 - rate``.
+
+    Args:
+      x: (B, ...); the first axis is the batch.
+      rate: at least 0 and less than 1.
+      key: a ``HashKey`` or a key of jax.random; None returns x unchanged.
+
+    Returns:
+      An array like x.
+
+    Source: section 5.4; Srivastava et al. 2014.
+    """
+    if key is None or rate == 0.0:
+        return x
+    if isinstance(key, HashKey):
+        bits = _hash_bits(key, x.shape)
+    else:
+        bits = jax.random.bits(key, x.shape, jnp.uint32)
+    keep = bits >= np.uint32(round(rate * 2**32))
+    return jnp.where(keep, x * (1 / (1 - rate)), 0.0)
+
+
+def _hash_bits(key: HashKey, shape: tuple[int, ...]) -> jax.Array:
+    """Return 32 random bits an element: a keyed murmur3 finaliser of its index."""
+    size = int(np.prod(shape))
+    index = lax.iota(jnp.uint32, size).reshape(shape)
+    index += key.row * np.uint32(size // shape[0])
+    first, second = key.words
+    bits = index * np.uint32(0x9E3779B9) + first
+    bits = (bits ^ (bits >> 16)) * np.uint32(0x85EBCA6B) + second
+    bits = (bits ^ (bits >> 13)) * np.uint32(0xC2B2AE35)
+    return bits ^ (bits >> 16)
+
+
+def _mix(x: jax.Array) -> jax.Array:
+    """Finalise as murmur3 does: every input bit changes half of the output bits."""
+    x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * np.uint32(0xC2B2AE35)
+    return x ^ (x >> 16)

@@ -1,0 +1,171 @@
+"""Section 5.4, label smoothing: cross entropy as (sum, weight).
+
+A loss is never a mean: sums and weights are added over blocks, parts and devices and
+divided once, by the weight of the whole global batch.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from transformer.layers import product
+
+
+class Sums(NamedTuple):
+    """What a batch adds up to, over its real target tokens."""
+
+    loss: jax.Array  # smoothed cross entropy, nats
+    nll: jax.Array  # negative log-likelihood without smoothing, nats
+    correct: jax.Array  # tokens whose most likely id is the target
+    weight: jax.Array  # tokens
+
+
+def _smoothing_constants(smoothing: float, over: str, size: int) -> tuple[float, float]:
+    """Return a, b of the smoothed distribution ``a * onehot(target) + b``."""
+    if over == "all":
+        return 1 - smoothing, smoothing / size
+    rest = smoothing / (size - 1)
+    return 1 - smoothing - rest, rest
+
+
+def smoothed_cross_entropy(
+    logits: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array,
+    smoothing: float = 0.0,
+    over: str = "all",
+) -> tuple[jax.Array, jax.Array]:
+    """Sum the cross entropy against smoothed targets (section 5.4).
+
+    ``sum w * -sum_v q(v) log softmax(z)(v)`` with ``q = (1 - e) onehot + e / V``
+    (``over="all"``), or ``1 - e`` on the target and ``e / (V - 1)`` on every other id
+    (``over="others"``).
+
+    Args:
+      logits: z (..., V).
+      targets: ids (...).
+      weights: w (...), 0 for padding.
+      smoothing: e.
+      over: "all" or "others".
+
+    Returns:
+      The sum in nats and the sum of the weights.
+
+    Source: Szegedy et al., arXiv:1512.00567, section 7.
+
+    >>> total, weight = smoothed_cross_entropy(jnp.zeros((1, 4)), jnp.array([2]), jnp.ones(1))
+    >>> round(float(total), 4)  # log 4
+    1.3863
+    """
+    loss, _ = _cross_entropies(logits, targets, smoothing, over)
+    return (loss * weights).sum(), weights.sum()
+
+
+def _cross_entropies(logits, targets, smoothing, over):
+    """Return the smoothed and the plain cross entropy of each token, (...)."""
+    a, b = _smoothing_constants(smoothing, over, logits.shape[-1])
+    logits = logits.astype(jnp.float32)
+    normaliser = jax.nn.logsumexp(logits, axis=-1)
+    target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    # a + b V = 1, so the log-normaliser appears once.
+    return normaliser - a * target - b * logits.sum(-1), normaliser - target
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
+def blocked_cross_entropy(
+    hidden: jax.Array,
+    table: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array,
+    smoothing: float,
+    over: str,
+    block: int,
+    dtype: str,
+) -> Sums:
+    """Sum the cross entropy of ``hidden table^T`` with few logits in memory at a time.
+
+    Equals ``smoothed_cross_entropy`` of the whole logits. The gradient with respect to
+    hidden and table, ``w (softmax(z) - q)`` times the other factor, is made block by
+    block in the forward pass; only ``Sums.loss`` has one.
+
+    Args:
+      hidden: the decoder's output (B, T, D).
+      table: the output matrix (V, D).
+      targets: ids (B, T).
+      weights: (B, T), 0 for padding.
+      smoothing: e of section 5.4.
+      over: "all" or "others".
+      block: about how many of the B * T rows of logits exist at a time; whole columns
+        of the batch are taken, so at least B.
+      dtype: of the operands of the products.
+
+    Returns:
+      The sums over the batch.
+    """
+
+    def add(sums: Sums, xs):
+        logits = product(xs[0], table.T, dtype)
+        return _add(sums, _block_sums(logits, xs[1], xs[2], smoothing, over)), None
+
+    blocks = _blocks(block, hidden, targets, weights)
+    return lax.scan(add, Sums(*jnp.zeros(4)), blocks)[0]
+
+
+def _forward(hidden, table, targets, weights, smoothing, over, block, dtype):
+    a, b = _smoothing_constants(smoothing, over, table.shape[0])
+
+    def add(carry, xs):
+        sums, d_table = carry
+        h, y, w = xs
+        logits, back = jax.vjp(lambda h, e: product(h, e.T, dtype), h, table)
+        sums = _add(sums, _block_sums(logits, y, w, smoothing, over))
+        d_logits = jax.nn.softmax(logits) - b
+        here = jnp.arange(logits.shape[-1]) == y[..., None]
+        d_logits = (d_logits - jnp.where(here, a, 0.0)) * w[..., None]
+        d_h, d_block = back(d_logits)
+        return (sums, d_table + d_block), d_h
+
+    start = Sums(*jnp.zeros(4)), jnp.zeros(table.shape, jnp.float32)
+    blocks = _blocks(block, hidden, targets, weights)
+    (sums, d_table), d_hidden = lax.scan(add, start, blocks)
+    d_hidden = jnp.moveaxis(d_hidden, 0, 1).reshape(hidden.shape)
+    return sums, (d_hidden, d_table)
+
+
+def _backward(smoothing, over, block, dtype, gradients, sums):
+    d_hidden, d_table = gradients
+    return d_hidden * sums.loss, d_table * sums.loss, None, None
+
+
+blocked_cross_entropy.defvjp(_forward, _backward)
+
+
+def _blocks(block: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+    """Cut (B, T, ...) into (n, B, T / n, ...): along T, so that B stays sharded."""
+    batch, length = arrays[0].shape[:2]
+    fitting = [
+        c for c in range(1, length + 1) if length % c == 0 and c * batch <= block
+    ]
+    columns = max(fitting, default=1)
+    cut = (batch, length // columns, columns)
+    return tuple(jnp.moveaxis(x.reshape(cut + x.shape[2:]), 1, 0) for x in arrays)
+
+
+def _block_sums(logits, targets, weights, smoothing, over) -> Sums:
+    loss, nll = _cross_entropies(logits, targets, smoothing, over)
+    correct = logits.argmax(-1) == targets
+    return Sums(
+        (loss * weights).sum(),
+        (nll * weights).sum(),
+        (correct * weights).sum(),
+        weights.sum(),
+    )
+
+
+def _add(a: Sums, b: Sums) -> Sums:
+    return jax.tree.map(jnp.add, a, b)
