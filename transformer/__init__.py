@@ -1,0 +1,34 @@
+"""The Transformer of "Attention Is All You Need" in JAX and Flax."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_MODULES = (
+    "attention",
+    "checkpoints",
+    "config",
+    "data",
+    "decode",
+    "layers",
+    "losses",
+    "metrics",
+    "model",
+    "optimizer",
+)
+
+
+def __getattr__(name: str) -> Any:
+    # Nothing is imported before it is used: `transformer --help` needs no jax.
+    if name == "load":
+        return importlib.import_module("transformer.translate").load
+    if name in _MODULES:
+        return importlib.import_module(f"transformer.{name}")
+    raise AttributeError(f"module 'transformer' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return ["__version__", "load", *_MODULES]
