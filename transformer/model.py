@@ -1,0 +1,421 @@
+"""Section 3: the Transformer as Flax modules that only hold parameters.
+
+Names, shapes and initial values of the parameters are here; the mathematics is in
+``attention.py`` and ``layers.py``. Parameters and functions stay apart, as Linen has it:
+``params = model.init(key, source, target)``, ``y = model.apply(params, ...)``.
+
+Dropout is on when a dropout key is given and off when it is None; there is no other
+difference between training and evaluation.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from transformer import attention, config, layers
+
+TARGET_SPACES = 32  # rows of tensor2tensor's target-space table, of which one is used
+
+KeysValues = tuple[jax.Array, jax.Array]
+
+
+class Cache(NamedTuple):
+    """What decoding remembers between two steps, for B sentences of J beams each.
+
+    The key of position m of beam j stands in slot ``m * J + j`` and is never moved:
+    a hypothesis finds its own past through ``ancestors``.
+    """
+
+    position: jax.Array  # () how many tokens were taken
+    ancestors: jax.Array  # (B, J, M) the beam that took a hypothesis' token m
+    own: tuple[KeysValues, ...]  # N pairs (B, H, M * J, K), (B, H, M * J, W)
+    memory: tuple[KeysValues, ...]  # N pairs (B, H, S, K), (B, H, S, W)
+    memory_mask: jax.Array  # (B, 1, 1, S)
+
+
+class Linear(nn.Module):
+    """Holds the kernel and bias of ``layers.linear``."""
+
+    features: int
+    dtype: str
+    use_bias: bool = True
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        shape = (x.shape[-1], self.features)
+        kernel = self.param("kernel", nn.initializers.glorot_uniform(), shape)
+        bias = None
+        if self.use_bias:
+            bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        return layers.linear(x, kernel, bias, self.dtype)
+
+
+class LayerNorm(nn.Module):
+    """Holds the scale and bias of ``layers.layer_norm``."""
+
+    epsilon: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
+        bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
+        return layers.layer_norm(x, scale, bias, self.epsilon)
+
+
+class Residual(nn.Module):
+    """Puts a sub-layer between residual connection and norm (section 3.1).
+
+    ``LayerNorm(x + Dropout(f(x)))`` as in the paper, or with ``norm="pre"``
+    ``x + Dropout(f(LayerNorm(x)))``.
+    """
+
+    config: config.Model
+
+    @nn.compact
+    def __call__(self, x: jax.Array, sublayer, key: layers.Key | None) -> jax.Array:
+        norm = LayerNorm(self.config.norm_epsilon, name="norm")
+        if self.config.norm == "pre":
+            return x + layers.dropout(sublayer(norm(x)), self.config.dropout, key)
+        return norm(x + layers.dropout(sublayer(x), self.config.dropout, key))
+
+
+class FeedForward(nn.Module):
+    """Holds the parameters of ``layers.feed_forward`` (section 3.3)."""
+
+    config: config.Model
+
+    @nn.compact
+    def __call__(self, x: jax.Array, key: layers.Key | None) -> jax.Array:
+        c = self.config
+        glorot, zeros = nn.initializers.glorot_uniform(), nn.initializers.zeros
+        return layers.feed_forward(
+            x,
+            self.param("kernel_1", glorot, (c.d_model, c.d_ff)),
+            self.param("bias_1", zeros, (c.d_ff,)),
+            self.param("kernel_2", glorot, (c.d_ff, c.d_model)),
+            self.param("bias_2", zeros, (c.d_model,)),
+            dropout_rate=c.relu_dropout,
+            key=key,
+            dtype=c.dtype,
+        )
+
+
+class MultiHeadAttention(nn.Module):
+    """Holds the four projections of section 3.2.2.
+
+    ``MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O`` with
+    ``head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)``; the h matrices of a kind stand
+    side by side in one of (D, H * K).
+    """
+
+    config: config.Model
+
+    def setup(self):
+        c = self.config
+
+        def project(features):
+            return Linear(features, c.dtype, c.attention_bias)
+
+        self.query = project(c.heads * c.d_k)
+        self.key = project(c.heads * c.d_k)
+        self.value = project(c.heads * c.d_v)
+        self.output = project(c.d_model)
+
+    def keys_values(self, x: jax.Array) -> KeysValues:
+        """Project what is attended to, (B, S, D), to (B, H, S, K) and (B, H, S, W)."""
+        heads = self.config.heads
+        key = attention.split_heads(self.key(x), heads)
+        return key, attention.split_heads(self.value(x), heads)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        keys_values: KeysValues,
+        mask: jax.Array | None,
+        key: layers.Key | None,
+    ) -> jax.Array:
+        """Attend from each of (B, T, D); returns (B, T, D)."""
+        output, weights = attention.attention(
+            attention.split_heads(self.query(x), self.config.heads),
+            *keys_values,
+            mask,
+            score=attention.SCORES[self.config.score],
+            dropout_rate=self.config.attention_dropout,
+            key=key,
+        )
+        self.sow("attention", "weights", weights)
+        return self.output(attention.merge_heads(output))
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and feed-forward, each in a residual connection."""
+
+    config: config.Model
+
+    def setup(self):
+        self.self_attention = MultiHeadAttention(self.config)
+        self.feed_forward = FeedForward(self.config)
+        self.residual_1 = Residual(self.config)
+        self.residual_2 = Residual(self.config)
+
+    def __call__(self, x, mask, key):
+        k = [layers.fold_in(key, i) for i in range(4)]
+
+        def attend(y):
+            keys_values = self.self_attention.keys_values(y)
+            return self.self_attention(y, keys_values, mask, k[0])
+
+        x = self.residual_1(x, attend, k[1])
+        return self.residual_2(x, lambda y: self.feed_forward(y, k[2]), k[3])
+
+
+class DecoderLayer(nn.Module):
+    """Masked self-attention, attention to the source, and feed-forward.
+
+    The same code runs over a whole target and, with a cache, over one position: then
+    the beams of a sentence take the place of the positions, and ``remember`` puts the
+    new keys and values into the cache and returns all of them.
+    """
+
+    config: config.Model
+
+    def setup(self):
+        self.self_attention = MultiHeadAttention(self.config)
+        self.cross_attention = MultiHeadAttention(self.config)
+        self.feed_forward = FeedForward(self.config)
+        self.residual_1 = Residual(self.config)
+        self.residual_2 = Residual(self.config)
+        self.residual_3 = Residual(self.config)
+
+    def __call__(self, x, mask, memory, memory_mask, key, remember=lambda kv: kv):
+        k = [layers.fold_in(key, i) for i in range(6)]
+
+        def attend(y):
+            keys_values = remember(self.self_attention.keys_values(y))
+            return self.self_attention(y, keys_values, mask, k[0])
+
+        def attend_to_source(y):
+            return self.cross_attention(y, memory, memory_mask, k[2])
+
+        x = self.residual_1(x, attend, k[1])
+        x = self.residual_2(x, attend_to_source, k[3])
+        return self.residual_3(x, lambda y: self.feed_forward(y, k[4]), k[5])
+
+
+class Transformer(nn.Module):
+    """The encoder-decoder model of Figure 1.
+
+    Attributes:
+      config: sizes and choices.
+      source_size: V of the source vocabulary.
+      target_size: V of the target vocabulary.
+    """
+
+    config: config.Model
+    source_size: int
+    target_size: int
+
+    def setup(self):
+        c = self.config
+        narrow = nn.initializers.normal(c.d_model**-0.5)
+
+        def table(name, rows):
+            return self.param(name, narrow, (rows, c.d_model))
+
+        self.source_table = table("source_embedding", self.source_size)
+        self.target_table = self.output_table = self.source_table
+        if c.tying != "three":
+            self.target_table = table("target_embedding", self.target_size)
+            self.output_table = self.target_table
+        if c.tying == "none":
+            self.output_table = table("output", self.target_size)
+        if c.positions == "learned":
+            self.source_positions = table("source_positions", c.max_positions)
+            self.target_positions = table("target_positions", c.max_positions)
+        if c.target_space:
+            self.target_space = table("target_space", TARGET_SPACES)
+        self.encoder = [EncoderLayer(c) for _ in range(c.layers)]
+        self.decoder = [DecoderLayer(c) for _ in range(c.layers)]
+        if c.norm == "pre":
+            self.encoder_norm = LayerNorm(c.norm_epsilon)
+            self.decoder_norm = LayerNorm(c.norm_epsilon)
+
+    def __call__(
+        self, source: jax.Array, target: jax.Array, key: layers.Key | None = None
+    ) -> jax.Array:
+        """Run both stacks over whole sentences.
+
+        Args:
+          source: ids (B, S).
+          target: the decoder's input ids (B, T): begin, then the target shifted right.
+          key: dropout key, None for evaluation.
+
+        Returns:
+          The decoder's output (B, T, D); ``logits`` turns it into scores of ids.
+        """
+        memory = self.encode(source, layers.fold_in(key, 0))
+        mask = attention.padding_mask(source)
+        return self.decode(target, memory, mask, layers.fold_in(key, 1))
+
+    def encode(self, source: jax.Array, key: layers.Key | None = None) -> jax.Array:
+        """Run the encoder over source ids (B, S); returns (B, S, D)."""
+        x = layers.embed(source, self.source_table)
+        if self.config.target_space:
+            x = x + self.target_space[0]
+        x = self._place(x, self._positions(source.shape[1], "source"), key)
+        mask = attention.padding_mask(source)
+        if self.config.window:
+            mask &= attention.window_mask(source.shape[1], self.config.window)
+        for i, layer in enumerate(self.encoder):
+            x = layer(x, mask, layers.fold_in(key, i + 1))
+        return self.encoder_norm(x) if self.config.norm == "pre" else x
+
+    def decode(
+        self,
+        target: jax.Array,
+        memory: jax.Array,
+        memory_mask: jax.Array,
+        key: layers.Key | None = None,
+    ) -> jax.Array:
+        """Run the decoder over input ids (B, T), memory (B, S, D); returns (B, T, D)."""
+        x = layers.embed(target, self.target_table)
+        x = self._place(x, self._positions(target.shape[1], "target"), key)
+        mask = attention.causal_mask(target.shape[1])
+        if self.config.window:
+            mask &= attention.window_mask(target.shape[1], self.config.window)
+        for i, layer in enumerate(self.decoder):
+            keys_values = layer.cross_attention.keys_values(memory)
+            k = layers.fold_in(key, i + 1)
+            x = layer(x, mask, keys_values, memory_mask, k)
+        return self.decoder_norm(x) if self.config.norm == "pre" else x
+
+    def logits(self, x: jax.Array) -> jax.Array:
+        """Score every id of the target vocabulary, ``x E^T``: (..., D) to (..., V)."""
+        return layers.product(x, self.output_table.T, self.config.dtype)
+
+    def hidden_and_table(self, source, target, key=None) -> tuple[jax.Array, jax.Array]:
+        """Return ``__call__``'s output and the output matrix (V, D), for the loss."""
+        return self(source, target, key), self.output_table
+
+    def start(self, source: jax.Array, beams: int, length: int) -> Cache:
+        """Encode source ids (B, S) and make the cache for up to ``length`` steps.
+
+        The keys and values of the source are computed here, once a sentence.
+        """
+        c, batch = self.config, source.shape[0]
+        memory = self.encode(source)
+        shapes = [(batch, c.heads, length * beams, size) for size in (c.d_k, c.d_v)]
+        return Cache(
+            position=jnp.zeros((), jnp.int32),
+            ancestors=jnp.zeros((batch, beams, length), jnp.int32),
+            own=tuple(
+                (jnp.zeros(shapes[0]), jnp.zeros(shapes[1])) for _ in self.decoder
+            ),
+            memory=tuple(d.cross_attention.keys_values(memory) for d in self.decoder),
+            memory_mask=attention.padding_mask(source),
+        )
+
+    def step(
+        self, cache: Cache, ids: jax.Array, parents: jax.Array
+    ) -> tuple[jax.Array, Cache]:
+        """Take one token a hypothesis and score the next.
+
+        Args:
+          cache: what ``start`` or the last step returned.
+          ids: the last token of each hypothesis (B, J), the begin mark at first.
+          parents: which of the last step's J hypotheses each one continues (B, J).
+
+        Returns:
+          Logits of the next token (B, J, V), and the cache.
+        """
+        now, (batch, beams, length) = cache.position, cache.ancestors.shape
+        ancestors = jnp.take_along_axis(cache.ancestors, parents[..., None], axis=1)
+        ancestors = ancestors.at[:, :, now].set(jnp.arange(beams))
+        seen = jnp.arange(length) <= now
+        if self.config.window:
+            seen &= jnp.arange(length) >= now - self.config.window
+        mask = (ancestors[..., None] == jnp.arange(beams)) & seen[:, None]
+        mask = mask.reshape(batch, 1, beams, length * beams)
+        positions = self._positions(length, "target")
+        place = None if positions is None else positions[now]
+        x = self._place(layers.embed(ids, self.target_table), place, None)
+        own = []
+
+        def remember(new: KeysValues) -> KeysValues:
+            at = (0, 0, now * beams, 0)
+            old = cache.own[len(own)]
+            own.append(
+                tuple(
+                    jax.lax.dynamic_update_slice(o, n, at)
+                    for o, n in zip(old, new, strict=True)
+                )
+            )
+            return own[-1]
+
+        for layer, memory in zip(self.decoder, cache.memory, strict=True):
+            x = layer(x, mask, memory, cache.memory_mask, None, remember)
+        if self.config.norm == "pre":
+            x = self.decoder_norm(x)
+        return self.logits(x), Cache(
+            now + 1, ancestors, tuple(own), cache.memory, cache.memory_mask
+        )
+
+    def _positions(self, length: int, side: str) -> jax.Array | None:
+        """Return what is added to embeddings at each position, (length, D)."""
+        c = self.config
+        if c.positions == "none":
+            return None
+        if c.positions != "learned":
+            return layers.POSITIONS[c.positions](length, c.d_model)
+        table = self.source_positions if side == "source" else self.target_positions
+        if length > c.max_positions:
+            raise config.UserError(
+                f"a {side} of {length} positions, but model.max_positions is "
+                f"{c.max_positions}; give shorter sentences or train with more"
+            )
+        return table[:length]
+
+    def _place(self, x, positions, key):
+        """Add positions and drop out (sections 3.5 and 5.4)."""
+        if positions is not None:
+            x = x + positions
+        return layers.dropout(x, self.config.dropout, layers.fold_in(key, 0))
+
+
+def make_model(settings: config.Model, source_size: int, target_size: int):
+    """Make the model for vocabularies of these sizes.
+
+    Args:
+      settings: ``vocab_size`` is the number of rows of an embedding table, 0 for as
+        many as the larger vocabulary (tied) or each vocabulary has.
+      source_size: ids of the source vocabulary.
+      target_size: ids of the target vocabulary.
+
+    Returns:
+      The Transformer.
+
+    Raises:
+      UserError: if a vocabulary has more ids than the tables have rows.
+    """
+    rows = settings.vocab_size
+    if rows and max(source_size, target_size) > rows:
+        raise config.UserError(
+            f"model.vocab_size: expected at least the vocabulary's "
+            f"{max(source_size, target_size)}, got {rows}; raise it or set it to 0"
+        )
+    return Transformer(settings, rows or source_size, rows or target_size)
+
+
+def init_params(model: Transformer, key: jax.Array):
+    """Draw initial parameters: embeddings N(0, 1/d_model), matrices Glorot uniform."""
+    ids = jnp.ones((1, 2), jnp.int32)
+    return model.init(key, ids, ids, method="hidden_and_table")["params"]
+
+
+def abstract_params(model: Transformer):
+    """Return the tree of parameter shapes and dtypes without making any parameter."""
+    return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
