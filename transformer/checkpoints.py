@@ -1,0 +1,311 @@
+"""Checkpoints on disk: saved atomically, verified, kept by age and by merit.
+
+A folder holds one folder per step, written by Orbax. Beside Orbax's files stands
+``digests.json`` with the SHA-256 of each of them. It is written last, so a step without
+it was cut short (by a kill, say) and does not count, and a step whose files differ from
+it was damaged later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from orbax.checkpoint import v1 as ocp
+
+from transformer.config import UserError
+
+_DIGESTS = "digests.json"
+
+
+class Damaged(Exception):
+    """A checkpoint that is no longer what was saved."""
+
+
+class Checkpoints:
+    """The checkpoints of one run.
+
+    Use it as a context manager: leaving it waits until the last one is on disk.
+    """
+
+    def __init__(
+        self, folder: Path, keep: int, say: Callable[[str], None] = print
+    ) -> None:
+        """Look at a folder; nothing is created or removed before the first ``save``.
+
+        Args:
+          folder: holds one folder per step; need not exist.
+          keep: how many of the latest to keep, beside the one of the lowest metric.
+          say: is told of damaged checkpoints, in one line each.
+        """
+        self.folder = Path(folder).absolute()
+        self._keep = keep
+        self._say = say
+        self._worker = ThreadPoolExecutor(max_workers=1)
+        self._pending: Future[None] | None = None
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self.wait()
+        finally:
+            self._worker.shutdown()
+
+    def steps(self) -> list[int]:
+        """Return the steps of the whole checkpoints, ascending."""
+        if not self.folder.is_dir():
+            return []
+        names = (path.parent.name for path in self.folder.glob(f"*/{_DIGESTS}"))
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def save(
+        self,
+        step: int,
+        tree: Any,
+        metadata: dict[str, Any],
+        metric: float | None = None,
+        temporary: bool = False,
+    ) -> None:
+        """Save a checkpoint in the background; the arrays may be donated at once.
+
+        Later steps that exist are removed: they are the damaged ones that a resumed run
+        went behind, or belong to a history that this one replaces.
+
+        Args:
+          step: number of updates made.
+          tree: arrays, among them keys of either kind; its top-level names can be
+            restored one by one.
+          metadata: values that JSON can hold.
+          metric: lower is better; None or not finite = not a candidate for the best.
+          temporary: replaced by the next save, whatever ``keep`` says. For the
+            checkpoint of an interrupted run, which an unbroken one would not have.
+        """
+        self.wait()
+        self._remove_unless(lambda other: other < step)
+        ranked = metric is not None and math.isfinite(metric)
+        record = {
+            "metadata": metadata,
+            "metric": metric if ranked else None,
+            "temporary": temporary,
+            "arrays": _describe(tree),
+        }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / str(step)
+        response = ocp.save_async(path, tree, custom_metadata=record)
+        self._pending = self._worker.submit(self._finish, path, response)
+
+    def wait(self) -> None:
+        """Wait until the last save is on disk, and raise what went wrong with it."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.result()
+
+    def restore(
+        self, abstract: Any, step: int | None = None
+    ) -> tuple[int, Any, dict[str, Any]]:
+        """Restore the latest checkpoint that is whole, or the one of a step.
+
+        Args:
+          abstract: a tree of ``jax.ShapeDtypeStruct`` (a leaf without a sharding goes
+            to the first local device). It may have fewer top-level names than what was
+            saved, e.g. ``{"params": ...}``; the others are not read.
+          step: None = the latest; damaged ones are reported and passed over.
+
+        Returns:
+          (step, tree of the structure of ``abstract``, metadata).
+
+        Raises:
+          UserError: no such checkpoint, a damaged one where its step was asked for, or
+            arrays of other names or shapes.
+        """
+        self.wait()
+        steps = self.steps()
+        if not steps:
+            raise UserError(
+                f"expected a checkpoint in {self.folder}, found none; train first"
+            )
+        if step is not None and step not in steps:
+            raise UserError(
+                f"expected a checkpoint of step {_listed(steps)} in {self.folder}, got "
+                f"step {step}; choose one of these"
+            )
+        for candidate in reversed(steps) if step is None else [step]:
+            try:
+                return candidate, *self._restore(candidate, abstract)
+            except Damaged as error:
+                problem = (
+                    f"checkpoint {self.folder / str(candidate)} is damaged: {error}"
+                )
+                if step is None:
+                    self._say(f"{problem}; going back to the one before it")
+        if step is not None:
+            raise UserError(f"{problem}; choose another of {_listed(steps)}")
+        raise UserError(
+            f"expected a whole checkpoint in {self.folder}, all of {_listed(steps)} "
+            "are damaged; remove the folder to train anew"
+        )
+
+    def _restore(self, step: int, abstract: Any) -> tuple[Any, dict[str, Any]]:
+        path = self.folder / str(step)
+        _verify(path)
+        record = _record(path)
+        _compare(record, _describe(abstract), path)
+        context = ocp.Context()
+        context.pytree.loading.partial_load = True
+        with context:
+            return ocp.load(path, _placed(abstract)), record["metadata"]
+
+    def _finish(self, path: Path, response: ocp.AsyncResponse[None]) -> None:
+        response.result()
+        scratch = path / f"{_DIGESTS}.partial"
+        scratch.write_text(json.dumps(_digests(path), indent=1))
+        os.replace(scratch, path / _DIGESTS)
+        kept = self._kept(int(path.name))
+        self._remove_unless(lambda other: other in kept)
+
+    def _kept(self, newest: int) -> set[int]:
+        regular, ranked = [], {}
+        for step in self.steps():
+            try:
+                record = _record(self.folder / str(step))
+            except Damaged:
+                regular.append(step)
+                continue
+            if not record["temporary"]:
+                regular.append(step)
+                if record["metric"] is not None:
+                    ranked[step] = record["metric"]
+        best = [min(ranked, key=lambda step: ranked[step])] if ranked else []
+        return {newest, *regular[-self._keep :], *best}
+
+    def _remove_unless(self, wanted: Callable[[int], bool]) -> None:
+        if not self.folder.is_dir():
+            return
+        whole = self.steps()
+        for path in sorted(self.folder.iterdir()):
+            name = path.name.split(".")[0]  # Orbax's own scratch folders: STEP.orbax...
+            if not (path.is_dir() and name.isdecimal()):
+                continue
+            if path.name != name or int(name) not in whole or not wanted(int(name)):
+                # The digests go first, so that a kill leaves no half of a checkpoint.
+                (path / _DIGESTS).unlink(missing_ok=True)
+                shutil.rmtree(path)
+
+
+def average(folder: Path, steps: Sequence[int], abstract: Any) -> Any:
+    """Average the parameters of several checkpoints (section 6.1).
+
+    Args:
+      folder: the checkpoints.
+      steps: which of them.
+      abstract: the tree of the parameters, as for ``Checkpoints.restore``.
+
+    Returns:
+      Their arithmetic mean, summed in float64, in the structure, dtypes and places of
+      ``abstract``.
+
+    Raises:
+      UserError: a step is absent or damaged, or its parameters differ in shape.
+    """
+    wanted, structure = jax.tree.flatten(_placed(abstract))
+    total = [np.zeros(like.shape, np.float64) for like in wanted]
+    with Checkpoints(folder, keep=len(steps)) as checkpoints:
+        for step in steps:
+            _, tree, _ = checkpoints.restore({"params": abstract}, step)
+            for sum_, leaf in zip(total, jax.tree.leaves(tree), strict=True):
+                sum_ += np.asarray(leaf, np.float64)
+    means = [
+        jax.device_put((leaf / len(steps)).astype(like.dtype), like.sharding)
+        for leaf, like in zip(total, wanted, strict=True)
+    ]
+    return jax.tree.unflatten(structure, means)
+
+
+def save_inference(
+    folder: Path, step: int, params: Any, metadata: dict[str, Any]
+) -> None:
+    """Save parameters alone, e.g. averaged ones, marked as good for inference only."""
+    with Checkpoints(folder, keep=1) as checkpoints:
+        checkpoints.save(step, {"params": params}, metadata | {"inference_only": True})
+
+
+def _describe(tree: Any) -> dict[str, str]:
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): (
+            f"{leaf.dtype} {tuple(leaf.shape)}"
+        )
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def _compare(record: dict[str, Any], expected: dict[str, str], path: Path) -> None:
+    parts = {name.split(".")[0] for name in expected}
+    saved = {k: v for k, v in record["arrays"].items() if k.split(".")[0] in parts}
+    missing = parts - {name.split(".")[0] for name in saved}
+    if missing and record["metadata"].get("inference_only"):
+        raise UserError(
+            f"{path} is inference-only, it holds no {', '.join(sorted(missing))}: "
+            "training cannot resume from it; evaluate or translate with it"
+        )
+    for name in [*expected, *saved]:
+        mine, its = expected.get(name, "absent"), saved.get(name, "absent")
+        if mine != its:
+            raise UserError(
+                f"{path} is of another shape: expected {name} {mine}, got {its}; use "
+                "the config it was trained with"
+            )
+
+
+def _placed(abstract: Any) -> Any:
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(
+            leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None) or here
+        ),
+        abstract,
+    )
+
+
+def _record(path: Path) -> dict[str, Any]:
+    try:
+        record = ocp.metadata(path).custom_metadata
+    except Exception as error:  # Orbax raises errors of every kind for bad files
+        raise Damaged(f"unreadable ({type(error).__name__})") from error
+    if not isinstance(record, dict):
+        raise Damaged("its metadata are missing")
+    return record
+
+
+def _digests(path: Path) -> dict[str, str]:
+    digests = {}
+    for file in sorted(path.rglob("*")):
+        if file.is_file() and not file.name.startswith(_DIGESTS):
+            with file.open("rb") as stream:
+                digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            digests[str(file.relative_to(path))] = digest
+    return digests
+
+
+def _verify(path: Path) -> None:
+    try:
+        expected, found = json.loads((path / _DIGESTS).read_bytes()), _digests(path)
+        changed = set(expected.items()) ^ set(found.items())
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise Damaged(f"its digests are unreadable ({error})") from error
+    if changed:
+        raise Damaged(f"file {min(changed)[0]} is not what was saved")
+
+
+def _listed(steps: Sequence[int]) -> str:
+    return ", ".join(map(str, steps))
