@@ -1,0 +1,1 @@
+"""Text pairs to batches: sources, tokenizers, batches. Data flows one way."""

@@ -1,0 +1,236 @@
+"""Sentence pairs to a prepared folder: tokenizers, encoded corpora, references.
+
+A folder is made beside its place and moved there when it is whole, so that a killed
+preparation leaves nothing behind that looks finished.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pathlib
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from transformer.config import Config, UserError, flatten
+from transformer.data import batches, sources, tokenizers
+
+_MANIFEST = "manifest.json"
+_FORMAT = 1  # of the folder; another number means: prepare again
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """An opened prepared folder.
+
+    Attributes:
+      folder: where it is.
+      vocabulary: tokenizers of both languages.
+      corpora: split -> encoded pairs.
+      checksums: split -> {input: {"lines": n, "sha256": hex}}.
+      manifest: all that is written of it in manifest.json.
+    """
+
+    folder: pathlib.Path
+    vocabulary: tokenizers.Vocabulary
+    corpora: dict[str, batches.Corpus]
+    checksums: dict[str, sources.Checksums]
+    manifest: dict[str, Any]
+
+    def texts(self, split: str) -> tuple[list[str], list[str]]:
+        """Return the source and target lines of "validation" or "test" as given."""
+        source, target = (
+            _text_file(self.folder, split, side).read_bytes().decode()
+            for side in ("source", "target")
+        )
+        return source.split("\n")[:-1], target.split("\n")[:-1]
+
+    def references(self, split: str) -> list[str]:
+        """Return the target lines as ``decode`` would write them: joins undone."""
+        return [self.vocabulary.target.plain(line) for line in self.texts(split)[1]]
+
+
+def prepare(
+    config: Config,
+    workdir: str | pathlib.Path,
+    say: Callable[[str], None] = lambda line: None,
+) -> Prepared:
+    """Make the prepared folder of a run, or open it if it is there.
+
+    Args:
+      config: data and tokenizer decide the folder's content.
+      workdir: holds the folder, ``corpus``, unless ``data.prepared`` names another.
+      say: told what happens, a line at a time.
+
+    Returns:
+      The opened folder.
+
+    Raises:
+      UserError: for data that cannot be used, and for a folder that was made from
+        another configuration or from inputs that have changed.
+    """
+    folder = pathlib.Path(config.data.prepared or pathlib.Path(workdir) / "corpus")
+    if not (folder / _MANIFEST).is_file():
+        if folder.exists() and any(folder.iterdir()):
+            raise UserError(
+                f"{folder}: expected a prepared corpus or nothing, found a folder "
+                f"without {_MANIFEST}; remove it or set data.prepared"
+            )
+        _make(config, folder, say)
+        return _open(folder)
+    prepared = _open(folder)
+    _check_config(config, prepared)
+    _check_inputs(config, prepared, say)
+    say(f"data: {folder} is prepared, {len(prepared.corpora['train']):,} pairs")
+    return prepared
+
+
+def _open(folder: pathlib.Path) -> Prepared:
+    manifest = json.loads((folder / _MANIFEST).read_text())
+    if manifest["format"] != _FORMAT:
+        raise UserError(
+            f"{folder}: expected a prepared corpus of format {_FORMAT}, got "
+            f"{manifest['format']}; remove it or set data.prepared"
+        )
+    vocabulary = tokenizers.load_vocabulary(folder)
+    if vocabulary.digest != manifest["vocabulary"]:
+        raise UserError(
+            f"{folder}: expected vocabulary {manifest['vocabulary'][:12]}, got "
+            f"{vocabulary.digest[:12]}; a file was changed: remove the folder"
+        )
+    corpora = {split: batches.Corpus(folder, split) for split in sources.SPLITS}
+    return Prepared(folder, vocabulary, corpora, manifest["inputs"], manifest)
+
+
+def _make(config: Config, folder: pathlib.Path, say: Callable[[str], None]) -> None:
+    partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
+    try:
+        partial.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(
+            f"{folder}: expected a folder that can be written, got: {error}; "
+            "change the workdir or data.prepared"
+        ) from None
+    try:
+        _remove_abandoned(folder)
+        _fill(config, partial, say)
+        _move(partial, folder)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _remove_abandoned(folder: pathlib.Path) -> None:
+    """Delete what preparations of this folder left that were killed."""
+    for partial in folder.parent.glob(f"{folder.name}.partial-*"):
+        pid = partial.name.rpartition("-")[2]
+        if pid.isdigit() and not _runs(int(pid)):
+            shutil.rmtree(partial, ignore_errors=True)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _move(partial: pathlib.Path, folder: pathlib.Path) -> None:
+    try:
+        os.replace(partial, folder)
+    except OSError:
+        # Another run finished the same folder first: theirs is as good.
+        if not (folder / _MANIFEST).is_file():
+            raise
+
+
+def _fill(config: Config, folder: pathlib.Path, say: Callable[[str], None]) -> None:
+    source = sources.open_source(config.data)
+    inputs = {split: source.checksums(split) for split in sources.SPLITS}
+    say(f"tokenizer: building ({config.tokenizer.kind})")
+    vocabulary = tokenizers.build_vocabulary(
+        config.tokenizer, lambda: source.pairs("train"), folder
+    )
+    say(f"tokenizer: {vocabulary.source.size:,} source pieces")
+    counts = {}
+    for split in sources.SPLITS:
+        pairs, longest = source.pairs(split), None
+        if split == "train":
+            longest = config.data.max_length
+        else:
+            pairs = _keeping_texts(pairs, folder, split)
+        counts[split] = batches.write_corpus(
+            folder, split, pairs, vocabulary, longest, say
+        )
+        say(_sentence(split, counts[split]))
+    manifest = {
+        "format": _FORMAT,
+        "config": _own_config(config),
+        "inputs": inputs,
+        "vocabulary": vocabulary.digest,
+        "pairs": {split: dataclasses.asdict(counts[split]) for split in counts},
+    }
+    (folder / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def _sentence(split: str, counts: batches.Counts) -> str:
+    left_out = f"; left out {counts.empty:,} empty, {counts.long:,} too long"
+    return f"{split}: {counts.kept:,} pairs{left_out if split == 'train' else ''}"
+
+
+def _keeping_texts(
+    pairs: Iterable[sources.Pair], folder: pathlib.Path, split: str
+) -> Iterator[sources.Pair]:
+    """Pass pairs on and write their texts: evaluation needs them."""
+    with (
+        open(_text_file(folder, split, "source"), "wb") as source,
+        open(_text_file(folder, split, "target"), "wb") as target,
+    ):
+        for pair in pairs:
+            source.write(pair[0].encode() + b"\n")
+            target.write(pair[1].encode() + b"\n")
+            yield pair
+
+
+def _text_file(folder: pathlib.Path, split: str, side: str) -> pathlib.Path:
+    return folder / f"{split}.{side}.txt"
+
+
+def _own_config(config: Config) -> dict[str, Any]:
+    """Return the part of a configuration that decides a prepared folder's content."""
+    own = flatten(config.data, "data.") | flatten(config.tokenizer, "tokenizer.")
+    del own["data.prepared"]
+    return own
+
+
+def _check_config(config: Config, prepared: Prepared) -> None:
+    old, new = prepared.manifest["config"], _own_config(config)
+    changed = [f"{k}: {old[k]!r} -> {new[k]!r}" for k in new if old[k] != new[k]]
+    if changed:
+        raise UserError(
+            f"{prepared.folder}: expected the configuration it was prepared with, got "
+            f"{'; '.join(changed)}; set them back, or use another workdir or "
+            "data.prepared"
+        )
+
+
+def _check_inputs(
+    config: Config, prepared: Prepared, say: Callable[[str], None]
+) -> None:
+    try:
+        source = sources.open_source(config.data)
+        now = {split: source.checksums(split) for split in sources.SPLITS}
+    except UserError as error:
+        say(f"data: inputs not compared with {prepared.folder}: {error}")
+        return
+    for split, inputs in now.items():
+        for name, record in inputs.items():
+            if record != prepared.checksums[split].get(name):
+                raise UserError(
+                    f"{name}: expected the content that {prepared.folder} was made "
+                    "from, got other content; use another workdir or data.prepared"
+                )
