@@ -1,0 +1,232 @@
+"""What a run writes down: metrics, TensorBoard events, progress and its own record."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import transformer
+from transformer import config
+
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write indented JSON atomically: the file is the old one or the new one."""
+    scratch = path.with_name(f"{path.name}.partial")
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    scratch.write_text(text + "\n", encoding="utf-8")
+    os.replace(scratch, path)
+
+
+class Records:
+    """The metrics and the progress of one run; a context manager.
+
+    ``metrics.jsonl`` holds one JSON object a line, in the order of the steps. A run that
+    was killed and resumed ends with the same lines as one that was not, but for the keys
+    of ``timing``. A number that is not finite is written as null.
+    """
+
+    def __init__(
+        self,
+        workdir: Path,
+        total_steps: int,
+        step: int = 0,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        """Open the files of a run, and forget what was written after ``step``.
+
+        Args:
+          workdir: folder of the run; it exists.
+          total_steps: where the progress ends.
+          step: of the checkpoint that the run goes on from.
+          say: prints a line where there is no terminal to draw a bar on.
+        """
+        from tensorboardX import SummaryWriter
+
+        _cut(workdir / "metrics.jsonl", step)
+        self._lines = (workdir / "metrics.jsonl").open("a", encoding="utf-8")
+        self._events = SummaryWriter(
+            str(workdir / "tensorboard"), purge_step=step + 1 if step else None
+        )
+        self._total = total_steps
+        self._print = say
+        self._bar = _bar(total_steps, step) if sys.stderr.isatty() else None
+        self._first: tuple[int, float] | None = None
+
+    def __enter__(self) -> Records:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+        self._events.close()
+        self._lines.close()
+
+    def log(
+        self,
+        step: int,
+        values: Mapping[str, float],
+        timing: Mapping[str, float] | None = None,
+    ) -> None:
+        """Write one line of metrics.jsonl and the same numbers for TensorBoard.
+
+        Write the lines of a step before its checkpoint is saved; else a kill between the
+        two loses them.
+
+        Args:
+          step: number of updates made; never less than that of the line before.
+          values: numbers that the step, the seed and the data decide.
+          timing: numbers that the machine decides: "seconds", "tokens_per_second".
+        """
+        numbers = {k: float(v) for k, v in {**values, **(timing or {})}.items()}
+        line = {k: v if math.isfinite(v) else None for k, v in numbers.items()}
+        self._lines.write(json.dumps({"step": step, **line}) + "\n")
+        self._lines.flush()
+        for name, value in numbers.items():
+            self._events.add_scalar(name, value, step)
+
+    def show(self, step: int, loss: float, tokens_per_second: float) -> None:
+        """Show step, loss, speed and the time left, on the bar or as a line."""
+        left = self._time_left(step)
+        if self._bar is not None:
+            numbers = f"loss {loss:.3f}  {tokens_per_second:,.0f} tokens/s  {left} left"
+            self._bar.update(self._bar.task_ids[0], completed=step, numbers=numbers)
+        else:
+            self._print(
+                f"step {step:,}/{self._total:,}  loss {loss:.3f}  "
+                f"{tokens_per_second:,.0f} tokens/s  {left} left"
+            )
+
+    def say(self, text: str) -> None:
+        """Print a line, above the bar where there is one."""
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False, highlight=False)
+        else:
+            self._print(text)
+
+    def _time_left(self, step: int) -> str:
+        now = time.monotonic()
+        if self._first is None:  # the steps before were slowed down by compilation
+            self._first = step, now
+        done, seconds = step - self._first[0], now - self._first[1]
+        if step >= self._total:
+            return "0:00:00"
+        if done == 0:
+            return "?"
+        remaining = seconds / done * (self._total - step)
+        return str(datetime.timedelta(seconds=round(remaining)))
+
+
+def _bar(total_steps: int, step: int) -> Any:
+    from rich import progress
+    from rich.console import Console
+
+    bar = progress.Progress(
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[numbers]}"),
+        console=Console(stderr=True),
+    )
+    bar.add_task("train", total=total_steps, completed=step, numbers="")
+    return bar
+
+
+def _cut(path: Path, step: int) -> None:
+    """Truncate a file of lines at the first one of a later step, or torn by a kill."""
+    if not path.exists():
+        return
+    with path.open("r+b") as lines:
+        end = 0
+        for line in lines:
+            if not line.endswith(b"\n") or json.loads(line)["step"] > step:
+                break
+            end += len(line)
+        lines.truncate(end)
+
+
+def write_run_record(
+    workdir: Path,
+    settings: config.Config,
+    vocabulary_digest: str,
+    checksums: Mapping[str, Any],
+    tokens: int,
+    ended: bool = False,
+) -> None:
+    """Write record.json: what a reader needs to make the run again.
+
+    Args:
+      workdir: folder of the run; a record that is there keeps its time of start.
+      settings: the resolved configuration.
+      vocabulary_digest: of the tokenizers.
+      checksums: by split, of the data.
+      tokens: real (not padding) target tokens that training has seen so far.
+      ended: the run is complete; else "ended" is null.
+    """
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    path = workdir / "record.json"
+    started = json.loads(path.read_bytes())["started"] if path.exists() else now
+    write_json(
+        path,
+        {
+            "name": settings.name,
+            "seed": settings.seed,
+            "config_digest": config.digest(settings),
+            "vocabulary_digest": vocabulary_digest,
+            "data": checksums,
+            "tokens": tokens,
+            "started": started,
+            "ended": now if ended else None,
+            "versions": versions(),
+            "devices": _devices(),
+            "git_revision": _git_revision(),
+        },
+    )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, of this package and of those that compute."""
+    return {
+        "python": platform.python_version(),
+        "transformer": transformer.__version__,
+        **{name: importlib.metadata.version(name) for name in _PACKAGES},
+    }
+
+
+def _devices() -> list[str]:
+    import jax
+
+    return [f"{device.platform}: {device.device_kind}" for device in jax.devices()]
+
+
+def _git_revision() -> str | None:
+    """Return the commit of this source tree, ``-dirty`` if changed, or None."""
+    here = Path(__file__).resolve()
+
+    def git(*arguments: str) -> str | None:
+        try:
+            run = subprocess.run(
+                ["git", "-C", str(here.parent), *arguments],
+                capture_output=True,
+                text=True,
+            )
+        except OSError:  # no git here
+            return None
+        return run.stdout.strip() if run.returncode == 0 else None
+
+    # Installed packages may lie inside a repository that does not hold them.
+    if git("ls-files", "--error-unmatch", here.name) is None:
+        return None
+    return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
