@@ -4,6 +4,7 @@ import dataclasses
 import importlib.util
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ml_collections import ConfigDict
@@ -140,9 +141,11 @@ def test_every_key_counts_in_digest_and_difference(key):
     old = config.flatten(base())[key]
     value = {bool: not old, int: 7, float: 0.25, str: "other"}[type(old)]
     one, *rest = key.split(".")
-    group = getattr(base(), one)
-    part = dataclasses.replace(group, **{rest[0]: value}) if rest else value
-    new = dataclasses.replace(base(), **{one: part})
+    part = (
+        dataclasses.replace(getattr(base(), one), **{rest[0]: value}) if rest else value
+    )
+    changes: dict[str, Any] = {one: part}
+    new = dataclasses.replace(base(), **changes)
     assert config.digest(new) != config.digest(base())
     assert config.difference(base(), new) == [f"{key}: {old!r} -> {value!r}"]
 

@@ -32,9 +32,9 @@ def write_json(path: Path, value: Any) -> None:
 class Records:
     """The metrics and the progress of one run; a context manager.
 
-    ``metrics.jsonl`` holds one JSON object a line, in the order of the steps. A run that
-    was killed and resumed ends with the same lines as one that was not, but for the keys
-    of ``timing``. A number that is not finite is written as null.
+    ``metrics.jsonl`` holds one JSON object a line, in the order of the steps. A run
+    that was killed and resumed ends with the same lines as one that was not, but for
+    the keys of ``timing``. A number that is not finite is written as null.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class Records:
     ) -> None:
         """Write one line of metrics.jsonl and the same numbers for TensorBoard.
 
-        Write the lines of a step before its checkpoint is saved; else a kill between the
-        two loses them.
+        Write the lines of a step before its checkpoint is saved; else a kill between
+        the two loses them.
 
         Args:
           step: number of updates made; never less than that of the line before.
