@@ -1,0 +1,63 @@
+"""Every fact of the packaging stands once, and fits the others."""
+
+import configparser
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+import transformer
+
+ROOT = Path(__file__).parents[1]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
+SETUP = configparser.ConfigParser()
+SETUP.read(ROOT / "setup.cfg")
+CONSTRAINTS = {
+    canonicalize_name(line.split("==")[0]): line.split("==")[1]
+    for line in (ROOT / "constraints.txt").read_text().splitlines()
+}
+REQUIREMENTS = [
+    Requirement(line)
+    for group in (PROJECT["dependencies"], PROJECT["optional-dependencies"]["dev"])
+    for line in group
+]
+
+
+def test_no_tool_is_configured_in_both_files():
+    in_setup = {section.split(":")[0].split("-")[0] for section in SETUP.sections()}
+    assert in_setup == {"mypy", "coverage"}
+    assert set(PYPROJECT) == {"build-system", "project", "tool"}
+    assert set(PYPROJECT["tool"]) == {"setuptools", "pytest", "ruff"}
+
+
+def test_no_fact_stands_twice():
+    text = (ROOT / "setup.cfg").read_text() + (ROOT / "pyproject.toml").read_text()
+    assert text.count("3.11") == 1  # requires-python; ruff and mypy derive it
+    assert "version" in PROJECT["dynamic"] and transformer.__version__ not in text
+
+
+@pytest.mark.parametrize("requirement", REQUIREMENTS, ids=str)
+def test_every_dependency_is_bounded_and_its_tested_version_within(requirement):
+    assert {s.operator for s in requirement.specifier} == {">=", "<"}
+    tested = CONSTRAINTS[canonicalize_name(requirement.name)]
+    assert requirement.specifier.contains(Version(tested))
+
+
+def test_constraints_are_names_and_versions_only():
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    assert all(re.fullmatch(r"[\w.-]+==[\w.+!]+", line) for line in lines)
+    assert lines == sorted(lines, key=lambda line: line.lower())
+    assert not {"pip", "setuptools", "wheel"} & set(CONSTRAINTS)
+
+
+def test_jax_has_one_bound_and_accelerators_as_extras():
+    extras = PROJECT["optional-dependencies"]
+    assert extras["cuda13"] == ["jax[cuda13]"] and extras["tpu"] == ["jax[tpu]"]
+    bound = next(r.specifier for r in REQUIREMENTS if r.name == "jax")
+    assert all(bound.contains(v) for v in ("0.10.0", "0.10.2", "0.11.0"))
+    assert not any(bound.contains(v) for v in ("0.9.2", "0.12.0"))

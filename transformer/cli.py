@@ -1,0 +1,533 @@
+"""The command line: one table of commands, one line for every mistake of the user.
+
+Nothing heavy is imported here: a command imports its programme when it runs, after the
+devices have been chosen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import difflib
+import errno
+import io
+import json
+import os
+import re
+import sys
+import tempfile
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from absl import flags
+from ml_collections import ConfigDict
+from ml_collections.config_flags import config_flags
+
+import transformer
+from transformer import config
+from transformer.config import Config, UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Flag:
+    """A flag; it means the same in every command that has it."""
+
+    define: Callable[..., Any]
+    default: Any
+    help: str
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Command:
+    """A command: its function is given the parsed flags and returns an exit code."""
+
+    run: Callable[[flags.FlagValues], int]
+    summary: str
+    required: tuple[str, ...]
+    optional: tuple[str, ...] = ()
+
+
+def _text(help_: str, default: str | None = None) -> Flag:
+    return Flag(flags.DEFINE_string, default, help_)
+
+
+def _count(help_: str, default: int | None = None, least: int = 1) -> Flag:
+    return Flag(flags.DEFINE_integer, default, help_, {"lower_bound": least})
+
+
+def _number(help_: str, default: float | None = None, **bounds: float) -> Flag:
+    return Flag(flags.DEFINE_float, default, help_, bounds)
+
+
+def _choice(help_: str, values: Sequence[str], default: str | None = None) -> Flag:
+    return Flag(flags.DEFINE_enum, default, help_, {"enum_values": list(values)})
+
+
+def _switch(help_: str) -> Flag:
+    return Flag(flags.DEFINE_boolean, False, help_)
+
+
+FLAGS = {
+    "config": _text("FILE.py or FILE.py:VARIANT; change a key by --config.KEY=VALUE"),
+    "workdir": _text("folder of the run"),
+    "split": _choice("pairs to evaluate on", ["test", "validation"], "test"),
+    "step": _count("checkpoint to use (default: the last)"),
+    "average": _count("average the last K checkpoints (default: the config's)"),
+    "last": _count("average the last K checkpoints (default: the config's)"),
+    "device": _choice(
+        "where to compute; gpu and tpu stop where absent",
+        ["any", "cpu", "gpu", "tpu"],
+        "any",
+    ),
+    "input": _text("file to translate, a sentence a line (default: standard input)"),
+    "output": _text("file to write (default: standard output)"),
+    "source": _text("file of source sentences, one a line"),
+    "target": _text("file of their translations"),
+    "beam": _count("hypotheses kept by beam search (default: the config's)"),
+    "alpha": _number("strength of the length penalty (default: the config's)"),
+    "length_penalty": _choice(
+        "gnmt: ((5 + length) / 6)^alpha, power: length^alpha (default: the config's)",
+        ["gnmt", "power"],
+    ),
+    "n_best": _count("translations of each sentence, best first", 1),
+    "sample": _switch("draw translations at random instead of searching"),
+    "temperature": _number("of --sample; below 1 is more careful", 1.0),
+    "top_k": _count("--sample from the K likeliest pieces, 0 = from all", 0, least=0),
+    "top_p": _number(
+        "--sample from the likeliest pieces of this mass", 1.0, lower_bound=0.0
+    ),
+    "seed": _count("of --sample", 0, least=0),
+    "scores": _switch("write SCORE, a tab, then the translation"),
+}
+
+
+# ---- the commands --------------------------------------------------------------------
+
+
+def _train(values: flags.FlagValues) -> int:
+    settings = config.resolve(values.config)
+    workdir = _writable(Path(values.workdir))
+    _start(settings.device)
+    from transformer.train import train
+
+    train(settings, workdir)
+    return 0
+
+
+def _evaluate(values: flags.FlagValues) -> int:
+    workdir = _trained(Path(values.workdir))
+    _start(values.device)
+    from transformer.evaluate import evaluate
+
+    evaluate(workdir, split=values.split, step=values.step, average=values.average)
+    return 0
+
+
+def _translate(values: flags.FlagValues) -> int:
+    workdir = _trained(Path(values.workdir))
+    with _reading(values.input) as source, _writing(values.output) as output:
+        _start(values.device)
+        from transformer.translate import translate_stream
+
+        translate_stream(
+            workdir,
+            source,
+            output,
+            step=values.step,
+            beam=values.beam,
+            alpha=values.alpha,
+            length_penalty=values.length_penalty,
+            n_best=values.n_best,
+            sample=values.sample,
+            temperature=values.temperature,
+            top_k=values.top_k,
+            top_p=values.top_p,
+            seed=values.seed,
+            scores=values.scores,
+        )
+    return 0
+
+
+def _score(values: flags.FlagValues) -> int:
+    workdir = _trained(Path(values.workdir))
+    with (
+        _reading(values.source) as source,
+        _reading(values.target) as target,
+        _writing(values.output) as output,
+    ):
+        _start(values.device)
+        from transformer.translate import score_stream
+
+        score_stream(workdir, source, target, output, step=values.step)
+    return 0
+
+
+def _average(values: flags.FlagValues) -> int:
+    workdir = _trained(Path(values.workdir))
+    _start("cpu")
+    from transformer.evaluate import average
+
+    print(average(workdir, last=values.last))
+    return 0
+
+
+def _params(values: flags.FlagValues) -> int:
+    settings = config.resolve(values.config)
+    from transformer.model import parameter_table
+
+    print(parameter_table(settings))
+    return 0
+
+
+def _check(values: flags.FlagValues) -> int:
+    if (values.config is None) == (values.workdir is None):
+        raise UserError(
+            "check: expected either --workdir or --config; give one of them"
+        )
+    _start(values.device)
+    from transformer.check import check
+
+    if values.workdir is not None:
+        return check(workdir=_trained(Path(values.workdir)))
+    return check(settings=config.resolve(values.config))
+
+
+COMMANDS = {
+    "train": Command(
+        _train,
+        "train a model, or go on with a run that was stopped",
+        ("config", "workdir"),
+    ),
+    "evaluate": Command(
+        _evaluate,
+        "measure perplexity and BLEU of a trained model",
+        ("workdir",),
+        ("split", "step", "average", "device"),
+    ),
+    "translate": Command(
+        _translate,
+        "translate text, one sentence a line",
+        ("workdir",),
+        ("input", "output", "step", "device", "beam", "alpha", "length_penalty")
+        + ("n_best", "sample", "temperature", "top_k", "top_p", "seed", "scores"),
+    ),
+    "score": Command(
+        _score,
+        "write the log-probability of given translations, one a line",
+        ("workdir", "source", "target"),
+        ("output", "step", "device"),
+    ),
+    "average": Command(
+        _average, "average the last checkpoints for inference", ("workdir",), ("last",)
+    ),
+    "params": Command(_params, "show shape and size of every parameter", ("config",)),
+    "check": Command(
+        _check,
+        "test a model: no leaks, cached = uncached decoding, and more",
+        (),
+        ("config", "workdir", "device"),
+    ),
+}
+
+
+# ---- from arguments to a command -----------------------------------------------------
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a command.
+
+    Args:
+      arguments: without the name of the programme.
+
+    Returns:
+      The exit code: 0, 2 for a mistake of the user, 130 if interrupted, 141 if the
+      reader of the output went away.
+    """
+    try:
+        code = _dispatch(list(arguments))
+        sys.stdout.flush()
+        return code
+    except (UserError, flags.Error) as error:
+        return _complain(str(error), 2)
+    except BrokenPipeError:
+        return 141
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+            raise
+        return _complain(f"{error}; make room or choose another folder", 2)
+    except KeyboardInterrupt:
+        return _complain("interrupted", 130)
+
+
+def run() -> None:
+    """Run the command of ``sys.argv`` and exit: the console script."""
+    code = main(sys.argv[1:])
+    if code == 141:  # nobody reads what Python would flush at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def _complain(text: str, code: int) -> int:
+    line = " ".join(text.splitlines())
+    print(f"transformer: error: {line}", file=sys.stderr)
+    return code
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if not arguments or arguments[0] in ("--help", "-h", "help"):
+        print(_overview())
+        return 0
+    if arguments[0] == "--version":
+        print(f"transformer {transformer.__version__}")
+        return 0
+    name = arguments.pop(0)
+    if name not in COMMANDS:
+        nearest = difflib.get_close_matches(name, COMMANDS, n=1)
+        hint = f"did you mean {nearest[0]}?" if nearest else "see transformer --help"
+        raise UserError(
+            f"expected a command, one of {', '.join(COMMANDS)}; got {name}; {hint}"
+        )
+    if {"--help", "-h"} & set(arguments):
+        print(_help(name))
+        return 0
+    return COMMANDS[name].run(_parse(name, arguments))
+
+
+def _parse(name: str, arguments: list[str]) -> flags.FlagValues:
+    command = COMMANDS[name]
+    values = flags.FlagValues()
+    values.set_gnu_getopt(True)
+    for flag in command.required + command.optional:
+        if flag == "config":
+            _define_config(values, arguments)
+        else:
+            one = FLAGS[flag]
+            one.define(
+                name=flag,
+                default=one.default,
+                help=one.help,
+                flag_values=values,
+                **one.options,
+            )
+    try:
+        rest = values([f"transformer {name}", *arguments])[1:]
+    except flags.Error as error:
+        raise UserError(_flag_error(name, str(error))) from None
+    if rest:
+        raise UserError(
+            f"{name}: expected flags only, got {rest[0]!r}; use --FLAG=VALUE"
+        )
+    for flag in command.required:
+        if values[flag].value is None:
+            raise UserError(f"{name}: expected --{flag}: {FLAGS[flag].help}; add it")
+    return values
+
+
+def _flag_error(name: str, text: str) -> str:
+    wrong = re.match(r"flag --config\.([^=]+)=(.*?): ", text, re.DOTALL)
+    if wrong:
+        kind: Any = Config
+        for part in wrong[1].split("."):
+            kind = typing.get_type_hints(kind)[part]
+        return (
+            f"config: {wrong[1]}: expected a value of type {kind.__name__}, got "
+            f"{wrong[2]!r}; change it"
+        )
+    return f"{name}: {text}; see transformer {name} --help"
+
+
+def _overview() -> str:
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:{width}}  {one.summary}" for name, one in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: transformer COMMAND --FLAG=VALUE ...",
+            "",
+            'The Transformer of "Attention Is All You Need".',
+            "",
+            *lines,
+            "",
+            "transformer COMMAND --help says more; transformer --version which one.",
+        ]
+    )
+
+
+def _help(name: str) -> str:
+    command = COMMANDS[name]
+    usage = "".join(f" --{flag}=..." for flag in command.required)
+    lines = [f"usage: transformer {name}{usage}", "", command.summary, ""]
+    for flag in command.required + command.optional:
+        one = FLAGS[flag]
+        default = "" if one.default in (None, False) else f" (default: {one.default})"
+        choices = "|".join(one.options.get("enum_values", []))
+        form = f"--{flag}" + (f"={choices}" if choices else "")
+        lines.append(f"  {form}\n      {one.help}{default}")
+    return "\n".join(lines)
+
+
+# ---- the configuration ---------------------------------------------------------------
+
+
+def _define_config(values: flags.FlagValues, arguments: list[str]) -> None:
+    config_flags.DEFINE_config_file(
+        "config", None, FLAGS["config"].help, flag_values=values, sys_argv=arguments
+    )
+    values["config"].parser = _ConfigFile(arguments)
+
+
+class _ConfigFile(config_flags.ConfigFileFlagParser):
+    """Loads a config file; what is wrong with it is said in one line."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        super().__init__("config", lock_config=True)
+        self._arguments = arguments
+
+    def parse(self, path: str) -> ConfigDict:
+        file = path.partition(":")[0]
+        if not Path(file).is_file():
+            raise UserError(
+                f"--config: expected a Python file such as experiments/base.py, got "
+                f"{file}, which is not there; give the path of one"
+            )
+        try:
+            with _importing_from(Path(file).resolve().parent):
+                values = super().parse(path)
+        except Exception as error:  # the file may do anything
+            raise UserError(_config_error(file, error)) from error
+        if not isinstance(values, ConfigDict):
+            raise UserError(
+                f"--config: expected get_config() of {file} to return a ConfigDict, "
+                f"got {type(values).__name__}; return one"
+            )
+        self._check_keys(values)
+        return values
+
+    def _check_keys(self, values: ConfigDict) -> None:
+        known = list(_flat_keys(values))
+        for argument in self._arguments:
+            override = re.match(r"--?(?:no)?config\.([^=]+)", argument)
+            if override and override[1] not in known:
+                nearest = difflib.get_close_matches(override[1], known, n=1)
+                hint = (
+                    f"did you mean {nearest[0]}?" if nearest else "see the config file"
+                )
+                raise UserError(
+                    f"config: expected a key of the config file, got {override[1]}; "
+                    f"{hint}"
+                )
+
+
+@contextlib.contextmanager
+def _importing_from(folder: Path) -> Iterator[None]:
+    """Let a config file import the ones beside it."""
+    sys.path.insert(0, str(folder))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(folder))
+
+
+def _config_error(file: str, error: BaseException) -> str:
+    # ml_collections wraps what get_config raises in a text that holds the traceback.
+    if isinstance(error, (TypeError, ValueError)) and error.__context__ is not None:
+        error = error.__context__
+    if type(error) is ValueError:  # raised by get_config for a variant, say
+        return f"--config: {file}: {error}"
+    line = error.lineno if isinstance(error, SyntaxError) else None
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == file:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    where = f"{file}, line {line}" if line else file
+    return f"--config: {where}: {type(error).__name__}: {error}; mend the file"
+
+
+def _flat_keys(values: ConfigDict, prefix: str = "") -> Iterator[str]:
+    for key in values:
+        if isinstance(values[key], ConfigDict):
+            yield from _flat_keys(values[key], f"{prefix}{key}.")
+        else:
+            yield prefix + key
+
+
+# ---- folders, files, devices ---------------------------------------------------------
+
+
+def _start(device: str) -> None:
+    from transformer.parallel import start
+
+    print(start(device), file=sys.stderr)
+
+
+def _writable(workdir: Path) -> Path:
+    try:
+        workdir.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=workdir).close()
+    except OSError as error:
+        raise UserError(
+            f"--workdir: expected a folder that can be written, got {workdir}: "
+            f"{error.strerror}; choose another"
+        ) from None
+    return workdir
+
+
+def _trained(workdir: Path) -> Path:
+    try:
+        config.resolve(json.loads((workdir / "config.json").read_bytes()))
+    except OSError:
+        raise UserError(
+            f"--workdir: expected the folder of a training run, got {workdir}, which "
+            "has no config.json; run transformer train first"
+        ) from None
+    except ValueError as error:
+        raise UserError(f"{workdir / 'config.json'}: expected JSON: {error}") from None
+    return workdir
+
+
+@contextlib.contextmanager
+def _reading(path: str | None) -> Iterator[Iterator[str]]:
+    if path is None:
+        yield _lines(sys.stdin.buffer, "standard input")
+        return
+    try:
+        file = open(path, "rb")
+    except OSError as error:
+        raise UserError(
+            f"expected a text file, got {path}: {error.strerror}; give the path of one"
+        ) from None
+    with file:
+        yield _lines(file, path)
+
+
+def _lines(stream: Any, name: str) -> Iterator[str]:
+    """Yield lines without their end; only "\\n" ends a line."""
+    for number, line in enumerate(stream, start=1):
+        try:
+            yield line.decode("utf-8").removesuffix("\n")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{name}, line {number}: expected UTF-8, got {error.reason} at byte "
+                f"{error.start}; convert the file"
+            ) from None
+
+
+@contextlib.contextmanager
+def _writing(path: str | None) -> Iterator[TextIO]:
+    if path is None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+        yield sys.stdout
+        return
+    try:
+        file = open(path, "w", encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise UserError(
+            f"expected a file that can be written, got {path}: {error.strerror}; "
+            "choose another"
+        ) from None
+    with file:
+        yield file

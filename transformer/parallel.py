@@ -1,0 +1,53 @@
+"""Devices: which ones a run computes on, and the cache of compiled programs."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import jax
+
+from transformer.config import UserError
+
+
+def start(device: str) -> str:
+    """Choose the devices and the compilation cache; call it before any computation.
+
+    Args:
+      device: "any", "cpu", "gpu" or "tpu".
+
+    Returns:
+      One line that says which devices there are.
+
+    Raises:
+      UserError: the accelerator that was asked for is absent.
+    """
+    if device == "cpu":
+        jax.config.update("jax_platforms", "cpu")
+    cache = _enable_cache()
+    try:
+        found = jax.devices()
+    except RuntimeError as error:  # JAX_PLATFORMS names one that is not there
+        raise UserError(f"expected devices that jax can use, got: {error}") from None
+    names = Counter(f"{d.platform} ({d.device_kind})" for d in found)
+    text = ", ".join(f"{count} x {name}" for name, count in names.items())
+    if device not in ("any", found[0].platform):
+        raise UserError(
+            f"device: expected a {device}, this machine offers {text}; install jax for "
+            f"the {device}, or ask for another device"
+        )
+    return f"devices: {text}; jax {jax.__version__}; compiled programs: {cache}"
+
+
+def _enable_cache() -> str:
+    """Keep compiled programs on disk, where JAX_COMPILATION_CACHE_DIR says if set."""
+    if jax.config.jax_compilation_cache_dir is None:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(home) / "transformer-reference" / "xla"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            return f"not kept ({error})"
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+    return str(jax.config.jax_compilation_cache_dir)
