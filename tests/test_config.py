@@ -1,7 +1,6 @@
 """A configuration is checked once, with errors in the user's words."""
 
 import dataclasses
-import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -9,19 +8,15 @@ from typing import Any
 import pytest
 from ml_collections import ConfigDict
 
-from transformer import config
+from transformer import cli, config
 from transformer.config import Config, UserError
 
 EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 
 
 def experiment(name: str, *arguments: str) -> ConfigDict:
-    """Call ``get_config`` of a file of experiments/."""
-    spec = importlib.util.spec_from_file_location(name, EXPERIMENTS / f"{name}.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.get_config(*arguments)
+    """Call ``get_config`` of a file of experiments/, as the command line does."""
+    return cli._get_config(":".join([str(EXPERIMENTS / f"{name}.py"), *arguments]))
 
 
 def base(**changes: object) -> Config:

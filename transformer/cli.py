@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import difflib
 import errno
+import importlib.util
 import io
 import json
 import os
@@ -187,12 +188,14 @@ def _check(values: flags.FlagValues) -> int:
         raise UserError(
             "check: expected either --workdir or --config; give one of them"
         )
+    if values.workdir is not None:
+        options: dict[str, Any] = {"workdir": _trained(Path(values.workdir))}
+    else:
+        options = {"settings": config.resolve(values.config)}
     _start(values.device)
     from transformer.check import check
 
-    if values.workdir is not None:
-        return check(workdir=_trained(Path(values.workdir)))
-    return check(settings=config.resolve(values.config))
+    return check(**options)
 
 
 COMMANDS = {
@@ -382,7 +385,7 @@ class _ConfigFile(config_flags.ConfigFileFlagParser):
     """Loads a config file; what is wrong with it is said in one line."""
 
     def __init__(self, arguments: list[str]) -> None:
-        super().__init__("config", lock_config=True)
+        super().__init__("config")
         self._arguments = arguments
 
     def parse(self, path: str) -> ConfigDict:
@@ -393,8 +396,7 @@ class _ConfigFile(config_flags.ConfigFileFlagParser):
                 f"{file}, which is not there; give the path of one"
             )
         try:
-            with _importing_from(Path(file).resolve().parent):
-                values = super().parse(path)
+            values = _get_config(path)
         except Exception as error:  # the file may do anything
             raise UserError(_config_error(file, error)) from error
         if not isinstance(values, ConfigDict):
@@ -403,6 +405,7 @@ class _ConfigFile(config_flags.ConfigFileFlagParser):
                 f"got {type(values).__name__}; return one"
             )
         self._check_keys(values)
+        values.lock()
         return values
 
     def _check_keys(self, values: ConfigDict) -> None:
@@ -420,30 +423,34 @@ class _ConfigFile(config_flags.ConfigFileFlagParser):
                 )
 
 
-@contextlib.contextmanager
-def _importing_from(folder: Path) -> Iterator[None]:
-    """Let a config file import the ones beside it."""
-    sys.path.insert(0, str(folder))
+def _get_config(argument: str) -> Any:
+    """Call ``get_config`` of a file, with the variant after a colon if there is one."""
+    file, *variant = argument.split(":", 1)
+    spec = importlib.util.spec_from_file_location("config_file", file)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    # A file may import those beside it; last, so that none hides a module of Python's.
+    path = list(sys.path)
+    sys.path.append(str(Path(file).resolve().parent))
     try:
-        yield
+        spec.loader.exec_module(module)
+        return module.get_config(*variant)
     finally:
-        sys.path.remove(str(folder))
+        sys.path[:] = path
 
 
-def _config_error(file: str, error: BaseException) -> str:
-    # ml_collections wraps what get_config raises in a text that holds the traceback.
-    if isinstance(error, (TypeError, ValueError)) and error.__context__ is not None:
-        error = error.__context__
+def _config_error(file: str, error: Exception) -> str:
     if type(error) is ValueError:  # raised by get_config for a variant, say
         return f"--config: {file}: {error}"
     line = error.lineno if isinstance(error, SyntaxError) else None
     trace = error.__traceback__
     while trace is not None:
-        if trace.tb_frame.f_code.co_filename == file:
+        if trace.tb_frame.f_code.co_filename == os.path.abspath(file):
             line = trace.tb_lineno
         trace = trace.tb_next
     where = f"{file}, line {line}" if line else file
-    return f"--config: {where}: {type(error).__name__}: {error}; mend the file"
+    what = error.msg if isinstance(error, SyntaxError) else error
+    return f"--config: {where}: {type(error).__name__}: {what}; mend the file"
 
 
 def _flat_keys(values: ConfigDict, prefix: str = "") -> Iterator[str]:
