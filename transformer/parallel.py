@@ -41,13 +41,14 @@ def start(device: str) -> str:
 
 
 def _enable_cache() -> str:
-    """Keep compiled programs on disk, where JAX_COMPILATION_CACHE_DIR says if set."""
-    if jax.config.jax_compilation_cache_dir is None:
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        folder = Path(home) / "transformer-reference" / "xla"
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            return f"not kept ({error})"
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-    return str(jax.config.jax_compilation_cache_dir)
+    """Keep compiled programs on disk: JAX's own variable names the folder if set."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or (
+        Path(home) / "transformer-reference" / "xla"
+    )
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"not kept ({error})"
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    return str(folder)
