@@ -104,7 +104,7 @@ def attention_weights(scores: jax.Array, mask: jax.Array | None) -> jax.Array:
       Weights (B, H, T, S) in float32. Every row sums to 1, or is all zeros where
       nothing may be attended to.
 
-    >>> attention_weights(jnp.zeros((1, 1, 1, 4)), jnp.array([True, True, False, False]))
+    >>> attention_weights(jnp.zeros((1, 1, 1, 4)), jnp.arange(4) < 2)
     Array([[[[0.5, 0.5, 0. , 0. ]]]], dtype=float32)
     """
     scores = scores.astype(jnp.float32)

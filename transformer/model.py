@@ -1,8 +1,8 @@
 """Section 3: the Transformer as Flax modules that only hold parameters.
 
 Names, shapes and initial values of the parameters are here; the mathematics is in
-``attention.py`` and ``layers.py``. Parameters and functions stay apart, as Linen has it:
-``params = model.init(key, source, target)``, ``y = model.apply(params, ...)``.
+``attention.py`` and ``layers.py``. Parameters and functions stay apart, as Linen has
+it: ``params = model.init(key, source, target)``, ``y = model.apply(params, ...)``.
 
 Dropout is on when a dropout key is given and off when it is None; there is no other
 difference between training and evaluation.
@@ -281,7 +281,7 @@ class Transformer(nn.Module):
         memory_mask: jax.Array,
         key: layers.Key | None = None,
     ) -> jax.Array:
-        """Run the decoder over input ids (B, T), memory (B, S, D); returns (B, T, D)."""
+        """Run the decoder over input ids (B, T) and memory (B, S, D) to (B, T, D)."""
         x = layers.embed(target, self.target_table)
         x = self._place(x, self._positions(target.shape[1], "target"), key)
         mask = attention.causal_mask(target.shape[1])
@@ -295,7 +295,7 @@ class Transformer(nn.Module):
 
     def logits(self, x: jax.Array) -> jax.Array:
         """Score every id of the target vocabulary, ``x E^T``: (..., D) to (..., V)."""
-        return layers.product(x, self.output_table.T, self.config.dtype)
+        return layers.product(x, self.output_table, self.config.dtype, True)
 
     def hidden_and_table(self, source, target, key=None) -> tuple[jax.Array, jax.Array]:
         """Return ``__call__``'s output and the output matrix (V, D), for the loss."""

@@ -12,7 +12,9 @@ from transformer import config
 def learning_rate(
     step: jax.Array | float, d_model: int, warmup: int, scale: float = 1.0
 ) -> jax.Array:
-    """Return ``scale * d_model^-0.5 * min(step^-0.5, step * warmup^-1.5)`` (equation 3).
+    """Return the learning rate of an update (equation 3).
+
+    ``scale * d_model^-0.5 * min(step^-0.5, step * warmup^-1.5)``
 
     Args:
       step: the number of the update, 1 for the first.

@@ -1,0 +1,433 @@
+"""Training: the state, the pure train step, and the loop that drives it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from transformer import config, layers, losses, optimizer
+from transformer.checkpoints import Checkpoints
+from transformer.config import Config, UserError
+from transformer.data import batches
+from transformer.data.tokenizers import BOS, PAD
+from transformer.model import Transformer, init_params, make_model
+from transformer.prepare import prepare
+from transformer.records import Records, write_json, write_run_record
+
+Batch = Mapping[str, jax.Array]
+
+
+class State(NamedTuple):
+    """All that training carries from one step to the next."""
+
+    step: jax.Array  # () batches taken
+    params: Any
+    opt_state: optax.ApplyIfFiniteState
+    key: jax.Array  # () the seed that dropout is derived from, by step and place
+
+
+def init_state(settings: Config, model: Transformer) -> State:
+    """Draw the parameters of ``config.seed`` and start the optimiser."""
+    params = init_params(model, jax.random.key(settings.seed))
+    opt_state = optimizer.make_optimizer(
+        settings.optimizer, settings.model.d_model
+    ).init(params)
+    return State(jnp.zeros((), jnp.int32), params, opt_state, jnp.uint32(settings.seed))
+
+
+def dropout_key(kind: str, seed: jax.Array, step: jax.Array) -> layers.Key:
+    """Return the dropout key of a step for ``config.model.dropout_bits``."""
+    if kind == "hash":
+        return layers.fold_in(layers.hash_key(seed), step)
+    return jax.random.fold_in(jax.random.key(seed), step)
+
+
+def shift_right(target: jax.Array) -> jax.Array:
+    """Make the decoder's input: the begin mark, then the target without its last id.
+
+    >>> shift_right(jnp.array([[7, 8, 3, 0]])).tolist()
+    [[2, 7, 8, 3]]
+    """
+    return jnp.pad(target, ((0, 0), (1, 0)), constant_values=BOS)[:, :-1]
+
+
+def batch_sums(
+    settings: Config, model: Transformer, params: Any, batch: Batch, key=None
+) -> losses.Sums:
+    """Sum loss, log-likelihood and hits of a batch over its real target tokens."""
+    source, target = batch["source"], batch["target"]
+    hidden, table = model.apply(
+        {"params": params}, source, shift_right(target), key, method="hidden_and_table"
+    )
+    return losses.blocked_cross_entropy(
+        hidden,
+        table,
+        target,
+        (target != PAD).astype(jnp.float32),
+        settings.loss.smoothing,
+        settings.loss.smoothing_over,
+        settings.loss.block,
+        settings.model.dtype,
+    )
+
+
+def gradients(
+    settings: Config, model: Transformer, params: Any, batch: Batch, key: layers.Key
+) -> tuple[Any, losses.Sums]:
+    """Differentiate the mean loss of a batch, in ``optimizer.accumulation`` parts.
+
+    The sums of the parts are divided once, by the weight of the whole batch: the result
+    is that of the batch in one piece.
+
+    Returns:
+      The gradient of (sum of losses) / (sum of weights), and the sums.
+    """
+    weight = jnp.maximum((batch["target"] != PAD).sum(), 1).astype(jnp.float32)
+
+    def part_gradients(part: Batch, part_key: layers.Key):
+        def loss(p):
+            sums = batch_sums(settings, model, p, part, part_key)
+            return sums.loss / weight, sums
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    parts = settings.optimizer.accumulation
+    if parts == 1:
+        return part_gradients(batch, key)
+    rows = batch["target"].shape[0] // parts
+
+    def add(total, xs):
+        index, part = xs
+        if isinstance(key, layers.HashKey):
+            part_key = key._replace(row=key.row + (index * rows).astype(jnp.uint32))
+        else:
+            part_key = layers.fold_in(key, index)
+        return jax.tree.map(jnp.add, total, part_gradients(part, part_key)), None
+
+    def cut(x):
+        return x.reshape((parts, rows) + x.shape[1:])
+
+    zeros = jax.tree.map(jnp.zeros_like, params), losses.Sums(*jnp.zeros(4))
+    split = jnp.arange(parts), jax.tree.map(cut, dict(batch))
+    return jax.lax.scan(add, zeros, split)[0]
+
+
+def make_train_step(
+    settings: Config, model: Transformer
+) -> Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]:
+    """Return the pure function that makes one update (section 5).
+
+    Args:
+      settings: the configuration of the run.
+      model: made from it.
+
+    Returns:
+      ``train_step(state, batch) -> (state, metrics)``; metrics are scalars: loss and
+      nll in nats a token, accuracy, grad_norm, learning_rate, real tokens of both
+      sides, and how many steps were skipped for a gradient that was not finite, in all
+      and in a row.
+    """
+    rule = optimizer.make_optimizer(settings.optimizer, settings.model.d_model)
+
+    def train_step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
+        key = dropout_key(settings.model.dropout_bits, state.key, state.step)
+        grads, sums = gradients(settings, model, state.params, batch, key)
+        updates, opt_state = rule.update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
+        weight = jnp.maximum(sums.weight, 1.0)
+        metrics = {
+            "loss": sums.loss / weight,
+            "nll": sums.nll / weight,
+            "accuracy": sums.correct / weight,
+            "grad_norm": optax.global_norm(grads),
+            "learning_rate": optimizer.learning_rate(
+                state.step
+                + 1
+                + settings.optimizer.step_offset
+                - state.opt_state.total_notfinite,
+                settings.model.d_model,
+                settings.optimizer.warmup,
+                settings.optimizer.scale,
+            ),
+            "source_tokens": (batch["source"] != PAD).sum(),
+            "target_tokens": (batch["target"] != PAD).sum(),
+            "skipped": opt_state.total_notfinite,
+            "skipped_in_a_row": opt_state.notfinite_count,
+        }
+        return State(state.step + 1, params, opt_state, state.key), metrics
+
+    return train_step
+
+
+# --------------------------------------------------------------------------- the loop
+
+
+def train(
+    settings: Config, workdir: Path, say: Callable[[str], None] = print
+) -> Path | None:
+    """Train a run to its end, or go on where it stopped.
+
+    Prepares the data if needed, trains, evaluates on the validation pairs at intervals,
+    keeps checkpoints, and ends with an evaluation on the test pairs. SIGTERM and Ctrl-C
+    save a checkpoint first.
+
+    Args:
+      settings: the resolved configuration.
+      workdir: folder of the run; exists and can be written.
+      say: is told what happens, one line at a time.
+
+    Returns:
+      The path of results.json, or None where the run was stopped by SIGTERM.
+
+    Raises:
+      UserError: if the workdir belongs to another configuration, the data cannot be
+        used, or ``optimizer.nonfinite_limit`` steps in a row were not finite.
+    """
+    adopt_config(settings, workdir)
+    prepared = prepare(settings, workdir, say)
+    plan = batches.Batches(prepared.corpora["train"], settings.batch, settings.seed)
+    _introduce(settings, plan, say)
+    if not _run(settings, workdir, prepared, plan, say):
+        return None
+    from transformer.evaluate import evaluate
+
+    return evaluate(workdir, say=say)
+
+
+def adopt_config(settings: Config, workdir: Path) -> None:
+    """Write config.json into a new workdir, or check that it holds the same."""
+    path = workdir / "config.json"
+    if path.exists():
+        old = config.resolve(json.loads(path.read_bytes()))
+        changes = config.difference(old, settings)
+        if changes:
+            raise UserError(
+                f"{workdir} belongs to another configuration; expected the same, got "
+                f"{'; '.join(changes)}; choose another workdir or change it back"
+            )
+    else:
+        write_json(path, dataclasses.asdict(settings))
+
+
+def _introduce(
+    settings: Config, plan: batches.Batches, say: Callable[[str], None]
+) -> None:
+    figures, rule = plan.figures, settings.optimizer
+    peak = optimizer.learning_rate(
+        rule.warmup, settings.model.d_model, rule.warmup, rule.scale
+    )
+    say(
+        f"batches: {plan.per_epoch:,} an epoch in {len(plan.shapes)} shapes, on "
+        f"average {figures.source_tokens / plan.per_epoch:,.0f} source and "
+        f"{figures.target_tokens / plan.per_epoch:,.0f} target tokens a step, "
+        f"{figures.padding:.1%} padding"
+    )
+    say(f"learning rate: at most {float(peak):.3g}, at step {rule.warmup:,}")
+
+
+def _run(settings, workdir, prepared, plan, say) -> bool:
+    """Train from the last checkpoint to the last step; False if stopped before."""
+    total, wishes = settings.train.steps, settings.train
+    vocabulary = prepared.vocabulary
+    model = make_model(settings.model, vocabulary.source.size, vocabulary.target.size)
+    train_step = jax.jit(make_train_step(settings, model), donate_argnums=0)
+    validate = make_validation(settings, model, prepared.corpora["validation"])
+    with (
+        _Signals() as signals,
+        Checkpoints(workdir / "checkpoints", wishes.keep, say) as checkpoints,
+    ):
+        state, seen = _start(settings, model, vocabulary.digest, checkpoints, say)
+        done = int(state.step)
+
+        def record(ended=False):
+            write_run_record(
+                workdir,
+                settings,
+                vocabulary.digest,
+                prepared.checksums,
+                seen,
+                ended,
+            )
+
+        def save(step, metric, temporary=False):
+            metadata = {
+                "config": dataclasses.asdict(settings),
+                "vocabulary": vocabulary.digest,
+                "batches_taken": step,
+                "tokens": seen,
+            }
+            checkpoints.save(step, state._asdict(), metadata, metric, temporary)
+            record()
+
+        record()
+        with Records(workdir, total, done, say) as records:
+            meter = _Meter(settings, records)
+            saved = time.monotonic()
+            for step, batch in batches.prefetch(plan, done, total):
+                state, metrics = train_step(state, batch)
+                # The numbers of the step before are read while this one is computed.
+                seen += meter.read()
+                done = step + 1
+                meter.add(done, metrics)
+                by_step = _due(done, wishes.checkpoint_every) or done == total
+                by_time = _minutes_passed(saved, wishes.checkpoint_minutes)
+                if by_step or by_time or _due(done, wishes.evaluate_every):
+                    seen += meter.read()
+                    nll = validate(state.params)
+                    if not by_time:
+                        meter.validated(done, nll)
+                    if by_step or by_time:
+                        save(done, nll)
+                        saved = time.monotonic()
+                if signals.received:
+                    seen += meter.read()
+                    break
+            if signals.received and done < total:
+                save(done, None, temporary=True)
+                checkpoints.wait()
+                say(f"stopped at step {done:,}; the same command goes on from there")
+                signals.interrupt_if_asked()
+                return False
+        checkpoints.wait()
+        record(ended=True)
+        say(f"compiled {train_step._cache_size()} train steps")
+    return True
+
+
+def _start(
+    settings: Config,
+    model: Transformer,
+    vocabulary: str,
+    checkpoints: Checkpoints,
+    say: Callable[[str], None],
+) -> tuple[State, int]:
+    """Return the state to go on from and the target tokens seen so far."""
+    if not checkpoints.steps():
+        return jax.jit(lambda: init_state(settings, model))(), 0
+    abstract = jax.eval_shape(lambda: init_state(settings, model))
+    step, tree, metadata = checkpoints.restore(abstract._asdict())
+    if metadata["vocabulary"] != vocabulary:
+        raise UserError(
+            f"checkpoint of step {step}: expected vocabulary {vocabulary[:12]}, got "
+            f"{metadata['vocabulary'][:12]}; the corpus was prepared anew: choose "
+            "another workdir"
+        )
+    say(f"resuming from step {step:,}")
+    return State(**tree), metadata["tokens"]
+
+
+def _due(step: int, every: int) -> bool:
+    return bool(every) and step % every == 0
+
+
+def _minutes_passed(since: float, minutes: float) -> bool:
+    return bool(minutes) and time.monotonic() - since >= 60 * minutes
+
+
+class _Meter:
+    """Reads a step's metrics one step later, and writes down those that are due."""
+
+    def __init__(self, settings: Config, records: Records):
+        self._settings, self._records = settings, records
+        self._unread: tuple[int, dict[str, jax.Array]] | None = None
+        self._tokens, self._since = 0, time.monotonic()
+
+    def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
+        self._unread = step, metrics
+
+    def read(self) -> int:
+        """Return the target tokens of the unread step."""
+        if self._unread is None:
+            return 0
+        (step, arrays), self._unread = self._unread, None
+        metrics = {name: x.item() for name, x in jax.device_get(arrays).items()}
+        self._check_finite(step, metrics)
+        self._tokens += metrics["target_tokens"]
+        wishes = self._settings.train
+        if step % wishes.log_every == 0 or step == wishes.steps:
+            seconds = time.monotonic() - self._since
+            speed = self._tokens / seconds
+            timing = {"seconds": seconds, "tokens_per_second": speed}
+            self._records.log(step, metrics, timing)
+            self._records.show(step, metrics["loss"], speed)
+            self._tokens, self._since = 0, time.monotonic()
+        return metrics["target_tokens"]
+
+    def validated(self, step: int, nll: float) -> None:
+        """Write down a validation, whose time shall not count as training."""
+        perplexity = float(np.exp(nll))
+        self._records.log(
+            step, {"validation_nll": nll, "validation_perplexity": perplexity}
+        )
+        self._records.say(f"step {step:,}: validation perplexity {perplexity:.3f}")
+
+    def _check_finite(self, step: int, metrics: dict[str, float]) -> None:
+        limit = self._settings.optimizer.nonfinite_limit
+        if metrics["skipped_in_a_row"] >= limit:
+            raise UserError(
+                f"step {step}: expected finite gradients, got {limit} steps in a row "
+                "that were not; lower optimizer.scale, raise optimizer.warmup, set "
+                "optimizer.clip_norm, or try model.dtype=float32"
+            )
+
+
+def make_validation(
+    settings: Config, model: Transformer, corpus: batches.Corpus
+) -> Callable[[Any], float]:
+    """Return a function of the parameters: nats a target token on a whole corpus."""
+    sums = jax.jit(lambda params, batch: batch_sums(settings, model, params, batch))
+    lengths = np.maximum(corpus.source.lengths, corpus.target.lengths)
+    groups = batches.in_order(lengths, settings.decode.tokens)
+
+    def validate(params: Any) -> float:
+        total = losses.Sums(0.0, 0.0, 0.0, 0.0)
+        for group in groups:
+            batch = {
+                "source": group.padded(corpus.source),
+                "target": group.padded(corpus.target),
+            }
+            part = jax.device_get(sums(params, batch))
+            total = losses.Sums(
+                *(a + float(b) for a, b in zip(total, part, strict=True))
+            )
+        return total.nll / total.weight
+
+    return validate
+
+
+class _Signals:
+    """Turns SIGTERM and Ctrl-C into a wish that the loop reads between two steps."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> _Signals:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: Any) -> None:
+        if self.received == signal.SIGINT == number:
+            raise KeyboardInterrupt  # asked twice: at once
+        self.received = number
+
+    def interrupt_if_asked(self) -> None:
+        if self.received == signal.SIGINT:
+            raise KeyboardInterrupt
