@@ -38,27 +38,33 @@ def linear(
     return y if bias is None else y + bias
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def product(x: jax.Array, kernel: jax.Array, dtype: str) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
+def product(
+    x: jax.Array, kernel: jax.Array, dtype: str, transposed: bool = False
+) -> jax.Array:
     """Multiply (..., I) by (I, O), operands in ``dtype``, sums and result in float32.
+
+    With ``transposed`` the kernel is stored as (O, I), like an embedding table.
 
     The derivative is written out so that both backward products have this form too:
     left to autodiff, they would take a float32 operand and lose the fast path.
     """
-    return _contract(x.astype(dtype), kernel.astype(dtype), x.ndim - 1, 0)
+    axis = 1 if transposed else 0
+    return _contract(x.astype(dtype), kernel.astype(dtype), (x.ndim - 1,), (axis,))
 
 
-def _product_forward(x, kernel, dtype):
+def _product_forward(x, kernel, dtype, transposed):
     x, kernel = x.astype(dtype), kernel.astype(dtype)
-    return product(x, kernel, dtype), (x, kernel)
+    return product(x, kernel, dtype, transposed), (x, kernel)
 
 
-def _product_backward(dtype, operands, gradient):
+def _product_backward(dtype, transposed, operands, gradient):
     x, kernel = operands
     gradient = gradient.astype(dtype)
-    dx = _contract(gradient, kernel, gradient.ndim - 1, 1)
+    d_x = _contract(gradient, kernel, (x.ndim - 1,), (0 if transposed else 1,))
     leading = tuple(range(x.ndim - 1))
-    return dx, _contract(x, gradient, leading, leading)
+    pair = (gradient, x) if transposed else (x, gradient)
+    return d_x, _contract(*pair, leading, leading)
 
 
 product.defvjp(_product_forward, _product_backward)
@@ -66,8 +72,8 @@ product.defvjp(_product_forward, _product_backward)
 
 def _contract(x, y, x_axes, y_axes):
     """Sum over the given axes of x and y, in float32."""
-    axes = tuple(np.atleast_1d(x_axes)), tuple(np.atleast_1d(y_axes))
-    return lax.dot_general(x, y, (axes, ((), ())), preferred_element_type=jnp.float32)
+    axes = (x_axes, y_axes), ((), ())
+    return lax.dot_general(x, y, axes, preferred_element_type=jnp.float32)
 
 
 # -------------------------------------------------------------------------- sub-layers
