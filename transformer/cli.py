@@ -467,6 +467,8 @@ def _flat_keys(values: ConfigDict, prefix: str = "") -> Iterator[str]:
 def _start(device: str) -> None:
     from transformer.parallel import start
 
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # a log is read while it grows
     print(start(device), file=sys.stderr)
 
 
