@@ -11,7 +11,7 @@ import json
 import os
 import pathlib
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from transformer.config import Config, UserError, flatten
@@ -29,17 +29,18 @@ class Prepared:
       folder: where it is.
       vocabulary: tokenizers of both languages.
       corpora: split -> encoded pairs.
-      checksums: split -> {input: {"lines": n, "sha256": hex}}.
+      checksums: split -> {input: {"lines": n, "sha256": hex}}, and "tokenizer" ->
+        {given model: {"sha256": hex}}.
       manifest: all that is written of it in manifest.json.
     """
 
     folder: pathlib.Path
     vocabulary: tokenizers.Vocabulary
-    corpora: dict[str, batches.Corpus]
-    checksums: dict[str, sources.Checksums]
+    corpora: Mapping[sources.Split, batches.Corpus]
+    checksums: Mapping[str, sources.Checksums]
     manifest: dict[str, Any]
 
-    def texts(self, split: str) -> tuple[list[str], list[str]]:
+    def texts(self, split: sources.Split) -> tuple[list[str], list[str]]:
         """Return the source and target lines of "validation" or "test" as given."""
         source, target = (
             _text_file(self.folder, split, side).read_bytes().decode()
@@ -47,7 +48,7 @@ class Prepared:
         )
         return source.split("\n")[:-1], target.split("\n")[:-1]
 
-    def references(self, split: str) -> list[str]:
+    def references(self, split: sources.Split) -> list[str]:
         """Return the target lines as ``decode`` would write them: joins undone."""
         return [self.vocabulary.target.plain(line) for line in self.texts(split)[1]]
 
@@ -150,7 +151,7 @@ def _move(partial: pathlib.Path, folder: pathlib.Path) -> None:
 
 def _fill(config: Config, folder: pathlib.Path, say: Callable[[str], None]) -> None:
     source = sources.open_source(config.data)
-    inputs = {split: source.checksums(split) for split in sources.SPLITS}
+    inputs = _inputs(config, source)
     say(f"tokenizer: building ({config.tokenizer.kind})")
     vocabulary = tokenizers.build_vocabulary(
         config.tokenizer, lambda: source.pairs("train"), folder
@@ -167,6 +168,7 @@ def _fill(config: Config, folder: pathlib.Path, say: Callable[[str], None]) -> N
             folder, split, pairs, vocabulary, longest, say
         )
         say(_sentence(split, counts[split]))
+    _check_train_pairs(config.data.train_pairs, counts["train"])
     manifest = {
         "format": _FORMAT,
         "config": _own_config(config),
@@ -175,6 +177,23 @@ def _fill(config: Config, folder: pathlib.Path, say: Callable[[str], None]) -> N
         "pairs": {split: dataclasses.asdict(counts[split]) for split in counts},
     }
     (folder / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def _inputs(config: Config, source: sources.Source) -> dict[str, sources.Checksums]:
+    """Return the checksums of each split, and of the given tokenizer models."""
+    inputs = {str(split): source.checksums(split) for split in sources.SPLITS}
+    given = {config.tokenizer.source_model, config.tokenizer.target_model} - {""}
+    inputs["tokenizer"] = {name: tokenizers.checksum(name) for name in sorted(given)}
+    return inputs
+
+
+def _check_train_pairs(wanted: int, counts: batches.Counts) -> None:
+    there = counts.kept + counts.empty + counts.long
+    if there < wanted:
+        raise UserError(
+            f"data.train_pairs: expected at most {there}, the training pairs there "
+            f"are, got {wanted}; set it to 0 for all"
+        )
 
 
 def _sentence(split: str, counts: batches.Counts) -> str:
@@ -222,8 +241,7 @@ def _check_inputs(
     config: Config, prepared: Prepared, say: Callable[[str], None]
 ) -> None:
     try:
-        source = sources.open_source(config.data)
-        now = {split: source.checksums(split) for split in sources.SPLITS}
+        now = _inputs(config, sources.open_source(config.data))
     except UserError as error:
         say(f"data: inputs not compared with {prepared.folder}: {error}")
         return

@@ -1,6 +1,6 @@
 """Encoded corpora on disk, and batches of similar lengths from them.
 
-A corpus is written once, in chunks, and memory-mapped ever after. ``Batches`` sorts its
+A corpus is written once, in chunks, and never read into memory. ``Batches`` sorts its
 pairs into a short list of shapes (R, S, T); ``batch_at(step)`` is a pure function, so
 that a run goes on from nothing but its step.
 """
@@ -11,6 +11,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import os
 import pathlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -44,22 +45,43 @@ class Counts:
 
 
 class Side:
-    """The sequences of one language, each ended by EOS.
+    """The sequences of one language, each ended by EOS, on disk.
+
+    The offsets are memory-mapped. The ids are read where they lie: were they mapped,
+    the pages around every row ever read would count as memory of the process, 5 GB
+    for 36 M pairs.
 
     Attributes:
-      offsets: (pairs + 1,) int64; sequence i is ``ids[offsets[i] : offsets[i + 1]]``.
-      ids: all sequences in a row, uint16 or uint32, memory-mapped.
+      offsets: (pairs + 1,) int64; sequence i is ids offsets[i] to offsets[i + 1] - 1.
     """
 
     def __init__(self, stem: pathlib.Path, dtype: str):
         self.offsets = np.memmap(f"{stem}.offsets", np.int64, "r").view(np.ndarray)
-        self.ids = np.memmap(f"{stem}.ids", dtype, "r").view(np.ndarray)
+        self._dtype = np.dtype(dtype)
+        self._ids = open(f"{stem}.ids", "rb", buffering=0)
+        size = os.fstat(self._ids.fileno()).st_size // self._dtype.itemsize
+        if size != self.offsets[-1]:
+            raise UserError(
+                f"{stem}.ids: expected {self.offsets[-1]:,} ids, got {size:,}: the "
+                "file was damaged; remove the prepared folder"
+            )
+
+    def __del__(self) -> None:
+        if hasattr(self, "_ids"):
+            self._ids.close()
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> list[int]:
-        return self.ids[self.offsets[row] : self.offsets[row + 1]].tolist()
+        start, end = self.offsets[row : row + 2]
+        return self._read([start], [end - start]).tolist()
+
+    def _read(self, starts: Sequence[int], lengths: Sequence[int]) -> np.ndarray:
+        size, file = self._dtype.itemsize, self._ids.fileno()
+        rows = zip(starts, lengths, strict=True)
+        parts = [os.pread(file, size * n, size * start) for start, n in rows]
+        return np.frombuffer(b"".join(parts), self._dtype)
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
@@ -80,12 +102,11 @@ class Side:
         Returns:
           (R, length) int32, PAD after each sequence and in the rows after the n-th.
         """
-        starts = self.offsets[rows][:, None]
-        ends = self.offsets[rows.astype(np.int64) + 1][:, None]
-        where = starts + np.arange(shape[1])
-        real = where < ends
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows.astype(np.int64) + 1] - starts
         out = np.full(shape, PAD, np.int32)
-        out[: len(rows)][real] = self.ids[where[real]]
+        real = np.arange(shape[1]) < lengths[:, None]
+        out[: len(rows)][real] = self._read(starts.tolist(), lengths.tolist())
         return out
 
 
@@ -286,7 +307,7 @@ def _choose_boxes(histogram: np.ndarray, budget: _Budget, limit: int) -> list[Bo
         )
 
     root = coarse.shape[0] - 1, coarse.shape[1] - 1
-    everywhere = list(itertools.product(*map(range, coarse.shape)))
+    everywhere = [(i, j) for i in range(root[0] + 1) for j in range(root[1] + 1)]
     best = frozenset([root])
     while len(best) < min(limit, len(everywhere)):
         added = min((best | {cell} for cell in everywhere), key=slots)

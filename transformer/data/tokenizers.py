@@ -331,15 +331,28 @@ def _build(
         texts = (pair[side] for pair in pairs() for side in sides)
         return _build_whitespace(texts, tokenizer.vocab_size)
     if model:
-        return _given(pathlib.Path(model), tokenizer.vocab_size)
+        return _given(model, tokenizer.vocab_size)
     texts = (pair[side] for pair in _sample(pairs()) for side in sides)
     return _train_sentencepiece(texts, tokenizer)
 
 
-def _given(path: pathlib.Path, limit: int) -> SentencePiece:
-    if not path.is_file():
-        raise UserError(f"tokenizer: expected a sentencepiece model {path}, found none")
-    given = SentencePiece(path.read_bytes(), str(path))
+def checksum(model: str) -> dict[str, str]:
+    """Return ``{"sha256": hex}`` of a given sentencepiece model."""
+    return {"sha256": hashlib.sha256(_read_model(model)).hexdigest()}
+
+
+def _read_model(path: str) -> bytes:
+    try:
+        return pathlib.Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"expected a sentencepiece model {path}, got: {error}; set "
+            "tokenizer.source_model and target_model"
+        ) from None
+
+
+def _given(path: str, limit: int) -> SentencePiece:
+    given = SentencePiece(_read_model(path), path)
     if limit and given.size > limit:
         raise UserError(
             f"tokenizer.vocab_size: expected at least {given.size}, the pieces of "
@@ -352,7 +365,7 @@ def _build_whitespace(texts: Iterable[str], limit: int) -> Whitespace:
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
         counts.update(text.split())
-    for special in SPECIAL:  # such a word in the text means the special id's name
+    for special in SPECIAL:  # written in a text they are words like any unknown one
         del counts[special]
     if limit and len(counts) + len(SPECIAL) > limit:
         raise UserError(
@@ -404,17 +417,21 @@ def _train_sentencepiece(
             minloglevel=3,
         )
     except RuntimeError as error:
-        raise _vocab_size_error(error, tokenizer.vocab_size) from error
+        raise _training_error(error, tokenizer.vocab_size) from None
     return SentencePiece(model.getvalue())
 
 
-def _vocab_size_error(error: RuntimeError, size: int) -> Exception:
-    """Turn sentencepiece's two complaints about the size into the user's words."""
+def _training_error(error: RuntimeError, size: int) -> Exception:
+    """Turn sentencepiece's complaints about the text into the user's words."""
     message = str(error)
     if largest := re.search(r"value <= (\d+)", message):
         return UserError(
             f"tokenizer.vocab_size: expected at most {largest[1]}, all that this "
             f"training text can fill, got {size}; set it to {largest[1]} or less"
+        )
+    if "sentences_.empty()" in message:
+        return UserError(
+            "data.train: expected text to train sentencepiece, got none; give sentences"
         )
     if needed := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return UserError(

@@ -1,0 +1,301 @@
+"""Tokenizers: sentencepiece, whitespace, bytes, and the vocabularies of two."""
+
+import io
+import pathlib
+from typing import Any
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+import sentencepiece
+
+from transformer.config import Tokenizer, UserError
+from transformer.data import tokenizers
+from transformer.data.tokenizers import BOS, EOS, PAD, UNK
+
+PAIRS = [
+    (f"the {a} {b} sleeps on a {c}", f"der {a}e {b} schläft auf einem {c}")
+    for a in ("old", "young", "green", "tired")
+    for b in ("dog", "horse", "sailor")
+    for c in ("bench", "roof", "cliff", "boat")
+]
+
+
+def build(folder: pathlib.Path, **changes: Any) -> tokenizers.Vocabulary:
+    values: dict[str, Any] = {
+        "kind": "sentencepiece",
+        "algorithm": "bpe",
+        "vocab_size": 60,
+        "joint": True,
+        "source_model": "",
+        "target_model": "",
+    }
+    pairs = changes.pop("pairs", PAIRS)
+    config = Tokenizer(**(values | changes))
+    return tokenizers.build_vocabulary(config, lambda: iter(pairs), folder)
+
+
+def foreign_model(**options: Any) -> bytes:
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(source for source, _ in PAIRS),
+        model_writer=model,
+        vocab_size=40,
+        model_type="bpe",
+        minloglevel=3,
+        **options,
+    )
+    return model.getvalue()
+
+
+ALL: list[dict[str, Any]] = [
+    {},
+    {"algorithm": "unigram", "vocab_size": 40},
+    {"joint": False, "vocab_size": 50},
+    {"kind": "whitespace", "vocab_size": 0},
+    {"kind": "whitespace", "vocab_size": 0, "joint": False},
+    {"kind": "bytes"},
+]
+
+
+@pytest.mark.parametrize("changes", ALL)
+def test_text_comes_back_and_specials_say_nothing(
+    tmp_path: pathlib.Path, changes: dict[str, Any]
+) -> None:
+    vocabulary = build(tmp_path, **changes)
+    for tokenizer, text in zip(
+        (vocabulary.source, vocabulary.target), PAIRS[17], strict=True
+    ):
+        ids = tokenizer.encode(text)
+        assert min(ids) > EOS and max(ids) < tokenizer.size
+        assert tokenizer.decode([BOS, *ids, EOS, PAD]) == text
+        assert tokenizer.encode_many([text, "", text]) == [ids, [], ids]
+        assert tokenizer.encode("") == [] and tokenizer.decode([EOS]) == ""
+        names = tokenizer.pieces([PAD, UNK, BOS, EOS])
+        assert names == ["<pad>", "<unk>", "<s>", "</s>"]
+        assert len(tokenizer.pieces(range(tokenizer.size))) == tokenizer.size
+        assert tokenizer.pieces([tokenizer.size]) == ["<unk>"]
+        # A model may have more rows than its tokenizer has pieces.
+        assert tokenizer.decode([tokenizer.size]) == tokenizer.decode([UNK])
+
+
+@pytest.mark.parametrize("changes", ALL)
+def test_saved_vocabulary_is_the_same(
+    tmp_path: pathlib.Path, changes: dict[str, Any]
+) -> None:
+    vocabulary = build(tmp_path, **changes)
+    loaded = tokenizers.load_vocabulary(tmp_path)
+    assert loaded.digest == vocabulary.digest
+    assert loaded.joint == vocabulary.joint == changes.get("joint", True)
+    for side in ("source", "target"):
+        before, after = getattr(vocabulary, side), getattr(loaded, side)
+        everything = range(before.size)
+        assert after.pieces(everything) == before.pieces(everything)
+        assert after.encode("the dog schläft") == before.encode("the dog schläft")
+
+
+@pytest.mark.parametrize("changes", ALL)
+def test_building_twice_gives_the_same_bytes(
+    tmp_path: pathlib.Path, changes: dict[str, Any]
+) -> None:
+    build(tmp_path / "a", **changes)
+    build(tmp_path / "b", **changes)
+    files = sorted(path.name for path in (tmp_path / "a").iterdir())
+    assert files == sorted(path.name for path in (tmp_path / "b").iterdir())
+    for name in files:
+        first, second = tmp_path / "a" / name, tmp_path / "b" / name
+        assert first.read_bytes() == second.read_bytes()
+
+
+def test_joint_and_separate_see_the_languages_they_should(
+    tmp_path: pathlib.Path,
+) -> None:
+    separate = build(tmp_path, joint=False, vocab_size=40)
+    assert UNK in separate.source.encode("ä")
+    assert UNK not in separate.target.encode("ä")
+    joint = build(tmp_path / "joint")
+    assert joint.source is joint.target and UNK not in joint.source.encode("ä")
+
+
+def test_given_size_is_the_size(tmp_path: pathlib.Path) -> None:
+    for size in (50, 60):
+        assert build(tmp_path, vocab_size=size).source.size == size
+
+
+@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
+def test_named_limits_of_the_size_are_the_limits(
+    tmp_path: pathlib.Path, algorithm: str
+) -> None:
+    with pytest.raises(UserError, match="at most") as error:
+        build(tmp_path, algorithm=algorithm, vocab_size=5000)
+    largest = int(str(error.value).split("at most ")[1].split(",")[0])
+    built = build(tmp_path, algorithm=algorithm, vocab_size=largest)
+    assert built.source.size == largest
+    with pytest.raises(UserError, match="at most"):
+        build(tmp_path, algorithm=algorithm, vocab_size=largest + 1)
+
+
+def test_size_below_the_characters(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(UserError, match="at least") as error:
+        build(tmp_path, vocab_size=10)
+    smallest = int(str(error.value).split("at least ")[1].split(",")[0])
+    assert build(tmp_path, vocab_size=smallest).source.size == smallest
+    with pytest.raises(UserError, match="at least"):
+        build(tmp_path, vocab_size=smallest - 1)
+
+
+def test_no_size_and_no_text(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(UserError, match="vocab_size"):
+        build(tmp_path, vocab_size=0)
+    with pytest.raises(UserError, match="got none"):
+        build(tmp_path, pairs=[("", "")])
+
+
+def test_every_character_of_the_text_has_an_id(tmp_path: pathlib.Path) -> None:
+    rare = [*PAIRS * 50, ("the ʘ", "das ʘ")]
+    assert UNK not in build(tmp_path, pairs=rare).source.encode("ʘ")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},  # sentencepiece's own: unknown 0, <s> 1, </s> 2, no padding
+        {"pad_id": 3, "unk_id": 0, "bos_id": -1, "eos_id": 1},
+        {"pad_id": 0, "unk_id": 1, "bos_id": 2, "eos_id": 3},
+    ],
+)
+def test_foreign_model_is_renumbered(
+    tmp_path: pathlib.Path, options: dict[str, int]
+) -> None:
+    model = foreign_model(**options)
+    (tmp_path / "foreign.model").write_bytes(model)
+    given = str(tmp_path / "foreign.model")
+    tokenizer = build(tmp_path, source_model=given, vocab_size=0).source
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model)
+
+    text = "the green horse"
+    ids = tokenizer.encode(text)
+    assert min(ids) > EOS
+    assert tokenizer.pieces(ids) == theirs.encode(text, out_type=str)
+    assert tokenizer.decode([*ids, EOS]) == text
+    assert UNK in tokenizer.encode("ж")
+    ordinary = [tokenizer.pieces([i])[0] for i in range(4, tokenizer.size)]
+    special = {theirs.pad_id(), theirs.unk_id(), theirs.bos_id(), theirs.eos_id()}
+    assert ordinary == [
+        theirs.id_to_piece(i)
+        for i in range(theirs.get_piece_size())
+        if i not in special
+    ]
+
+
+def test_given_model_errors(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(UserError, match="absent.model"):
+        build(tmp_path, source_model=str(tmp_path / "absent.model"))
+    (tmp_path / "text.model").write_text("no model\n")
+    with pytest.raises(UserError, match=r"text\.model.*something else"):
+        build(tmp_path, source_model=str(tmp_path / "text.model"))
+    (tmp_path / "m.model").write_bytes(foreign_model())
+    given = str(tmp_path / "m.model")
+    with pytest.raises(UserError, match=r"vocab_size: expected at least 41"):
+        build(tmp_path, source_model=given, vocab_size=40)
+    with pytest.raises(UserError, match="target_model"):
+        build(tmp_path, source_model=given, target_model="other", vocab_size=0)
+
+
+def test_given_model_of_one_language_and_a_trained_one(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "m.model").write_bytes(foreign_model())
+    given = str(tmp_path / "m.model")
+    vocabulary = build(tmp_path, joint=False, target_model=given, vocab_size=50)
+    assert (vocabulary.source.size, vocabulary.target.size) == (50, 41)
+
+
+# ---- whitespace
+
+
+def whitespace(*texts: str, size: int = 0) -> tokenizers.Tokenizer:
+    return tokenizers._build_whitespace(texts, size)
+
+
+def test_words_by_frequency_then_code_point() -> None:
+    tokenizer = whitespace("b z b", "ä a  z\tb")
+    assert tokenizer.pieces(range(4, tokenizer.size)) == ["b", "z", "a", "ä"]
+    assert tokenizer.encode(" z  unseen b") == [5, UNK, 4]
+
+
+def test_joins_are_undone() -> None:
+    tokenizer = whitespace("kara@@ te@@ an@@ zug @@ x@@y")
+    ids = tokenizer.encode("kara@@ te@@ an@@ zug x@@y kara@@")
+    assert tokenizer.decode(ids) == "karateanzug x@@y kara"
+    assert tokenizer.plain("kara@@  te@@ an@@ zug kara@@") == "karateanzug kara"
+    assert tokenizer.decode([*tokenizer.encode("kara@@"), UNK]) == "kara<unk>"
+
+
+def test_more_words_than_asked() -> None:
+    assert whitespace("a b c", size=7).size == 7
+    with pytest.raises(UserError, match="at least 7.*got 6"):
+        whitespace("a b c", size=6)
+
+
+def test_special_pieces_in_the_text_are_unknown_words() -> None:
+    tokenizer = whitespace("a <pad> </s> <unk>")
+    assert tokenizer.size == 5
+    assert tokenizer.encode("<pad> a </s> <unk>") == [UNK, 4, UNK, UNK]
+
+
+def test_saved_words_are_one_a_line(tmp_path: pathlib.Path) -> None:
+    # U+2028 splits words, as Python sees it; a zero-width space does not.
+    build(tmp_path, kind="whitespace", vocab_size=0, pairs=[("b\u2028c\u200bd b", "a")])
+    expected = "<pad>\n<unk>\n<s>\n</s>\nb\na\nc\u200bd\n"
+    assert (tmp_path / "source.vocab").read_bytes() == expected.encode()
+
+
+# ---- bytes
+
+
+@hypothesis.given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_bytes_bring_any_text_back(text: str) -> None:
+    ids = tokenizers.Bytes().encode(text)
+    assert ids == [4 + byte for byte in text.encode()]
+    assert tokenizers.Bytes().decode([BOS, *ids, EOS]) == text
+
+
+def test_bytes_that_are_no_text() -> None:
+    tokenizer = tokenizers.Bytes()
+    assert tokenizer.size == 260
+    assert tokenizer.decode([4 + 0xC3, 4 + 0x61, UNK]) == "\ufffda\ufffd"
+    assert tokenizer.pieces([4 + 0x61, 4 + 0x20, 4 + 0xFF]) == ["a", "<0x20>", "<0xFF>"]
+
+
+# ---- vocabularies on disk
+
+
+def test_changed_or_absent_vocabulary(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(UserError, match="found none"):
+        tokenizers.load_vocabulary(tmp_path)
+    build(tmp_path, kind="whitespace", vocab_size=0)
+    path = tmp_path / "source.vocab"
+    path.write_text(path.read_text().replace("dog", "cat"))
+    with pytest.raises(UserError, match="changed"):
+        tokenizers.load_vocabulary(tmp_path)
+    path.unlink()
+    with pytest.raises(UserError, match="source.vocab"):
+        tokenizers.load_vocabulary(tmp_path)
+
+
+def test_digest_tells_vocabularies_apart(tmp_path: pathlib.Path) -> None:
+    digests = {build(tmp_path / str(i), **c).digest for i, c in enumerate(ALL)}
+    assert len(digests) == len(ALL)
+
+
+# ---- thinning out a huge corpus
+
+
+@pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 20, 21, 100, 999])
+def test_sample_is_even_and_bounded(count: int) -> None:
+    pairs = [(str(i), "") for i in range(count)]
+    kept = [int(source) for source, _ in tokenizers._sample(iter(pairs), 10)]
+    assert len(kept) == count if count <= 10 else 5 <= len(kept) <= 10
+    steps = {b - a for a, b in zip(kept, kept[1:], strict=False)}
+    assert len(steps) <= 1 and kept[:1] == [0][:count]
+    if count:
+        assert count - kept[-1] <= max(steps, default=1)
