@@ -385,6 +385,34 @@ def test_one_element_over_the_steps(kind):
     assert abs(following).max() < SIGMAS
 
 
+def test_hash_keys_that_count_through_the_same_numbers_are_independent():
+    # The first word is where the counter starts, in steps of this constant: of the
+    # many masks of a step some overlap, and only the second word keeps them apart.
+    rate, size, lag = 0.1, 2**14, 64
+    rng = np.random.default_rng(0)
+
+    def words(first, second):
+        return layers.HashKey((first, second), jnp.uint32(0))
+
+    @jax.jit
+    @jax.vmap
+    def pair(first, second, other):
+        later = first + np.uint32(lag * 0x9E3779B9 % 2**32)
+        ones = jnp.ones((1, size))
+        a = layers.dropout(ones, rate, words(first, second))[0, lag:] > 0
+        b = layers.dropout(ones, rate, words(later, other))[0, :-lag] > 0
+        return a, b
+
+    first, second, other = rng.integers(0, 2**32, (3, 200), np.uint32)
+    same = pair(first, second, second)
+    np.testing.assert_array_equal(*same)  # they do overlap
+    a, b = (np.asarray(mask) - (1 - rate) for mask in pair(first, second, other))
+    correlation = (a * b).sum(1) / (rate * (1 - rate) * math.sqrt(size - lag))
+    assert abs(correlation).max() < SIGMAS
+    # 200 normal deviates: their mean square is 1 within six deviations of .1.
+    assert 0.4 < (correlation**2).mean() < 1.6
+
+
 @settings(max_examples=20)
 @given(cut=st.integers(1, 7), seed=st.integers(0, 2**32 - 1), first=st.integers(0, 99))
 def test_mask_does_not_depend_on_how_the_batch_is_cut(cut, seed, first):
