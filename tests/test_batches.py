@@ -61,6 +61,7 @@ def test_corpus_holds_ids_and_end_marks(tmp_path: pathlib.Path) -> None:
     assert corpus.target[1] == [4 + 0xC3, 4 + 0xBC, EOS]
     assert corpus.source.lengths.tolist() == [3, 1, 2]
     assert len(corpus) == 3
+    assert list(corpus.target) == [[103, EOS], [199, 192, EOS], [125, 126, EOS]]
 
 
 def test_chunks_do_not_show(

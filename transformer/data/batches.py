@@ -77,6 +77,9 @@ class Side:
         start, end = self.offsets[row : row + 2]
         return self._read([start], [end - start]).tolist()
 
+    def __iter__(self) -> Iterator[list[int]]:
+        return (self[row] for row in range(len(self)))
+
     def _read(self, starts: Sequence[int], lengths: Sequence[int]) -> np.ndarray:
         size, file = self._dtype.itemsize, self._ids.fileno()
         rows = zip(starts, lengths, strict=True)
