@@ -372,18 +372,23 @@ class Transformer(nn.Module):
         if c.positions != "learned":
             return layers.POSITIONS[c.positions](length, c.d_model)
         table = self.source_positions if side == "source" else self.target_positions
-        if length > c.max_positions:
-            raise config.UserError(
-                f"a {side} of {length} positions, but model.max_positions is "
-                f"{c.max_positions}; give shorter sentences or train with more"
-            )
-        return table[:length]
+        # Beyond the table, which no training pair reaches, its last row serves on.
+        return table[jnp.minimum(jnp.arange(length), c.max_positions - 1)]
 
     def _place(self, x, positions, key):
         """Add positions and drop out (sections 3.5 and 5.4)."""
         if positions is not None:
             x = x + positions
         return layers.dropout(x, self.config.dropout, layers.fold_in(key, 0))
+
+
+def shift_right(target: jax.Array, bos: int) -> jax.Array:
+    """Make the decoder's input: the begin mark, then the target without its last id.
+
+    >>> shift_right(jnp.array([[7, 8, 3, 0]]), bos=2).tolist()
+    [[2, 7, 8, 3]]
+    """
+    return jnp.pad(target, ((0, 0), (1, 0)), constant_values=bos)[:, :-1]
 
 
 def make_model(settings: config.Model, source_size: int, target_size: int):
@@ -419,3 +424,37 @@ def init_params(model: Transformer, key: jax.Array):
 def abstract_params(model: Transformer):
     """Return the tree of parameter shapes and dtypes without making any parameter."""
     return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+
+
+def parameter_table(settings: config.Config) -> str:
+    """Describe every parameter of a configuration without making any.
+
+    Args:
+      settings: its vocabulary size is ``model.vocab_size``, or else what is asked of
+        the tokenizer.
+
+    Returns:
+      Lines of name, shape, count and dtype, and the total.
+
+    Raises:
+      UserError: if the vocabulary's size is only known once the data are prepared.
+    """
+    size = settings.model.vocab_size or settings.tokenizer.vocab_size
+    if size == 0:
+        raise config.UserError(
+            "params: expected model.vocab_size or tokenizer.vocab_size above 0, got 0 "
+            "for both; set --config.model.vocab_size=ROWS"
+        )
+    tree = abstract_params(make_model(settings.model, size, size))
+    leaves = [
+        (jax.tree_util.keystr(path, simple=True, separator="."), leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    ]
+    width = max(len(name) for name, _ in leaves)
+    lines = [
+        f"{name:{width}}  {'x'.join(map(str, leaf.shape)):>12}  {leaf.size:>12,}  "
+        f"{leaf.dtype}"
+        for name, leaf in leaves
+    ]
+    total = sum(leaf.size for _, leaf in leaves)
+    return "\n".join([*lines, f"{'total':{width}}  {'':>12}  {total:>12,}"])

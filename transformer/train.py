@@ -20,7 +20,8 @@ from transformer import config, layers, losses, optimizer
 from transformer.checkpoints import Checkpoints
 from transformer.config import Config, UserError
 from transformer.data import batches
-from transformer.data.tokenizers import BOS, PAD
+from transformer.data.tokenizers import PAD
+from transformer.evaluate import announce, batch_sums, corpus_sums, evaluate
 from transformer.model import Transformer, init_params, make_model
 from transformer.prepare import prepare
 from transformer.records import Records, write_json, write_run_record
@@ -51,35 +52,6 @@ def dropout_key(kind: str, seed: jax.Array, step: jax.Array) -> layers.Key:
     if kind == "hash":
         return layers.fold_in(layers.hash_key(seed), step)
     return jax.random.fold_in(jax.random.key(seed), step)
-
-
-def shift_right(target: jax.Array) -> jax.Array:
-    """Make the decoder's input: the begin mark, then the target without its last id.
-
-    >>> shift_right(jnp.array([[7, 8, 3, 0]])).tolist()
-    [[2, 7, 8, 3]]
-    """
-    return jnp.pad(target, ((0, 0), (1, 0)), constant_values=BOS)[:, :-1]
-
-
-def batch_sums(
-    settings: Config, model: Transformer, params: Any, batch: Batch, key=None
-) -> losses.Sums:
-    """Sum loss, log-likelihood and hits of a batch over its real target tokens."""
-    source, target = batch["source"], batch["target"]
-    hidden, table = model.apply(
-        {"params": params}, source, shift_right(target), key, method="hidden_and_table"
-    )
-    return losses.blocked_cross_entropy(
-        hidden,
-        table,
-        target,
-        (target != PAD).astype(jnp.float32),
-        settings.loss.smoothing,
-        settings.loss.smoothing_over,
-        settings.loss.block,
-        settings.model.dtype,
-    )
 
 
 def gradients(
@@ -174,7 +146,7 @@ def make_train_step(
 
 
 def train(
-    settings: Config, workdir: Path, say: Callable[[str], None] = print
+    settings: Config, workdir: Path, say: Callable[[str], None] = announce
 ) -> Path | None:
     """Train a run to its end, or go on where it stopped.
 
@@ -200,8 +172,6 @@ def train(
     _introduce(settings, plan, say)
     if not _run(settings, workdir, prepared, plan, say):
         return None
-    from transformer.evaluate import evaluate
-
     return evaluate(workdir, say=say)
 
 
@@ -239,10 +209,9 @@ def _introduce(
 def _run(settings, workdir, prepared, plan, say) -> bool:
     """Train from the last checkpoint to the last step; False if stopped before."""
     total, wishes = settings.train.steps, settings.train
-    vocabulary = prepared.vocabulary
+    vocabulary, validation = prepared.vocabulary, prepared.corpora["validation"]
     model = make_model(settings.model, vocabulary.source.size, vocabulary.target.size)
     train_step = jax.jit(make_train_step(settings, model), donate_argnums=0)
-    validate = make_validation(settings, model, prepared.corpora["validation"])
     with (
         _Signals() as signals,
         Checkpoints(workdir / "checkpoints", wishes.keep, say) as checkpoints,
@@ -284,7 +253,8 @@ def _run(settings, workdir, prepared, plan, say) -> bool:
                 by_time = _minutes_passed(saved, wishes.checkpoint_minutes)
                 if by_step or by_time or _due(done, wishes.evaluate_every):
                     seen += meter.read()
-                    nll = validate(state.params)
+                    sums = corpus_sums(settings, model, state.params, validation)
+                    nll = sums.nll / sums.weight
                     if not by_time:
                         meter.validated(done, nll)
                     if by_step or by_time:
@@ -380,30 +350,6 @@ class _Meter:
                 "that were not; lower optimizer.scale, raise optimizer.warmup, set "
                 "optimizer.clip_norm, or try model.dtype=float32"
             )
-
-
-def make_validation(
-    settings: Config, model: Transformer, corpus: batches.Corpus
-) -> Callable[[Any], float]:
-    """Return a function of the parameters: nats a target token on a whole corpus."""
-    sums = jax.jit(lambda params, batch: batch_sums(settings, model, params, batch))
-    lengths = np.maximum(corpus.source.lengths, corpus.target.lengths)
-    groups = batches.in_order(lengths, settings.decode.tokens)
-
-    def validate(params: Any) -> float:
-        total = losses.Sums(0.0, 0.0, 0.0, 0.0)
-        for group in groups:
-            batch = {
-                "source": group.padded(corpus.source),
-                "target": group.padded(corpus.target),
-            }
-            part = jax.device_get(sums(params, batch))
-            total = losses.Sums(
-                *(a + float(b) for a, b in zip(total, part, strict=True))
-            )
-        return total.nll / total.weight
-
-    return validate
 
 
 class _Signals:

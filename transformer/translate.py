@@ -1,0 +1,532 @@
+"""Translation: a trained model as an object, and as a filter of lines."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer import config, decode
+from transformer.checkpoints import Checkpoints
+from transformer.config import Config, UserError
+from transformer.data.batches import Group, in_order
+from transformer.data.tokenizers import BOS, EOS, PAD, Vocabulary, load_vocabulary
+from transformer.model import Transformer, abstract_params, make_model, shift_right
+
+_LINES_AT_A_TIME = 10_000  # of a stream, sorted by length and translated together
+_LOGIT_SLOTS = 1024  # target slots of which all logits are held, when scoring
+
+
+def complain(text: str) -> None:
+    """Print a warning on standard error."""
+    print(f"transformer: {text}", file=sys.stderr, flush=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """How to look for a translation; see ``decode.py``."""
+
+    beam: int
+    alpha: float
+    length_penalty: str
+    n_best: int = 1
+    sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.beam < 1 or self.n_best < 1:
+            raise UserError(
+                f"expected a beam and n_best of at least 1, got {self.beam} and "
+                f"{self.n_best}; change them"
+            )
+        if not self.sample and self.n_best > self.beam:
+            raise UserError(
+                f"expected n_best of at most beam = {self.beam}, got {self.n_best}; "
+                "use a larger beam"
+            )
+        if self.temperature <= 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
+            raise UserError(
+                "expected temperature above 0, top_p in (0, 1] and top_k of 0 or more, "
+                f"got {self.temperature}, {self.top_p} and {self.top_k}; change them"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Translation:
+    """One translation of a sentence.
+
+    Attributes:
+      text: the translation.
+      score: log-probability divided by the length penalty.
+      log_probability: of all its pieces and the end mark, nats.
+      ids: its pieces, without the end mark.
+    """
+
+    text: str
+    score: float
+    log_probability: float
+    ids: list[int]
+
+
+class Translator:
+    """A trained model with its vocabulary.
+
+    Attributes:
+      settings: the configuration of the run.
+      vocabulary: both tokenizers.
+      model: the Transformer.
+      params: its parameters.
+    """
+
+    def __init__(
+        self,
+        settings: Config,
+        vocabulary: Vocabulary,
+        params: Any,
+        warn: Callable[[str], None] = complain,
+    ) -> None:
+        self.settings = settings
+        self.vocabulary = vocabulary
+        self.model = model_of(settings, vocabulary)
+        self.params = params
+        self._warn = warn
+
+    def search(self, **changes: Any) -> Search:
+        """Return the configured search with some settings changed, None = unchanged."""
+        usual = self.settings.decode
+        search = Search(usual.beam, usual.alpha, usual.length_penalty)
+        given = {name: value for name, value in changes.items() if value is not None}
+        return dataclasses.replace(search, **given)
+
+    def translate(self, lines: Sequence[str], **search: Any) -> list[str]:
+        """Translate sentences.
+
+        Args:
+          lines: source sentences.
+          **search: fields of ``Search`` to change: beam, alpha, length_penalty, sample,
+            temperature, top_k, top_p, seed.
+
+        Returns:
+          A translation of each, in order; "" for one without any text.
+        """
+        return [found[0].text for found in self.hypotheses(lines, **search)]
+
+    def hypotheses(
+        self, lines: Sequence[str], first: int = 1, **search: Any
+    ) -> list[list[Translation]]:
+        """Translate sentences, ``n_best`` ways each, the best first.
+
+        Args:
+          lines: source sentences.
+          first: number of the first line, in warnings and for random draws.
+          **search: fields of ``Search`` to change.
+
+        Returns:
+          For each line its translations with scores; a line without text has one, "".
+        """
+        how = self.search(**search)
+        ids = self._source_ids(lines, first)
+        results = [[Translation("", 0.0, 0.0, [])] for _ in lines]
+        full = [i for i, sequence in enumerate(ids) if len(sequence) > 1]
+        for group in self._groups([len(ids[i]) for i in full]):
+            rows = [full[i] for i in group.rows]
+            numbers = [first + row for row in rows]
+            found = self._search(group.padded([ids[i] for i in full]), numbers, how)
+            for row, hypotheses in zip(rows, found, strict=False):
+                results[row] = hypotheses
+        return results
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
+        """Return the log-probability of each target given its source, in nats.
+
+        ``sum_t log P(y_t | y_<t, x)``, the end mark included.
+
+        Args:
+          sources: source sentences.
+          targets: a translation of each.
+        """
+        if len(sources) != len(targets):
+            raise UserError(
+                f"expected as many targets as sources, got {len(sources)} sources and "
+                f"{len(targets)} targets; one pair a line"
+            )
+        source_ids = self._source_ids(sources)
+        target_ids = _with_end(self.vocabulary.target.encode_many(targets))
+        lengths = [
+            max(len(s), len(t)) for s, t in zip(source_ids, target_ids, strict=True)
+        ]
+        results = [0.0] * len(sources)
+        for group in _fitted(in_order(lengths, _LOGIT_SLOTS)):
+            totals = _log_probabilities(
+                self.model,
+                self.params,
+                group.padded(source_ids),
+                group.padded(target_ids),
+            )
+            for row, total in zip(group.rows, totals.tolist(), strict=False):
+                results[row] = total
+        return results
+
+    def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
+        """Return the encoder's output of each line, (S, D), the end mark included."""
+        ids = self._source_ids(lines)
+        results: list[np.ndarray] = [np.empty(0)] * len(lines)
+        for group in self._groups([len(sequence) for sequence in ids]):
+            memory = _encode(self.model, self.params, group.padded(ids))
+            for row, states in zip(group.rows, np.asarray(memory), strict=False):
+                results[row] = states[: len(ids[row])]
+        return results
+
+    def attention(self, source: str, target: str | None = None) -> Attention:
+        """Return the attention weights of every layer and head for a pair.
+
+        Args:
+          source: a sentence.
+          target: its translation, None for the model's own.
+        """
+        if target is None:
+            target = self.translate([source])[0]
+        source_ids = self._source_ids([source])[0]
+        target_ids = _with_end([self.vocabulary.target.encode(target)])[0]
+        weights = _weights(
+            self.model, self.params, np.array([source_ids]), np.array([target_ids])
+        )
+        end = ["</s>"]
+        inputs = self.vocabulary.target.pieces(target_ids[:-1])
+        return Attention(
+            self.vocabulary.source.pieces(source_ids[:-1]) + end,
+            ["<s>", *inputs],
+            *(np.asarray(w) for w in weights),
+        )
+
+    def _source_ids(self, lines: Sequence[str], first: int = 1) -> list[list[int]]:
+        ids = _with_end(self.vocabulary.source.encode_many(lines))
+        longest = self.settings.data.max_length
+        for number, sequence in enumerate(ids, start=first):
+            if len(sequence) > longest:
+                self._warn(
+                    f"line {number}: {len(sequence)} tokens, more than the "
+                    f"{longest} of training (data.max_length); its translation may be "
+                    "poor"
+                )
+        return ids
+
+    def _groups(self, lengths: Sequence[int]) -> list[Group]:
+        return _fitted(in_order(lengths, self.settings.decode.tokens))
+
+    def _search(
+        self, source: np.ndarray, numbers: list[int], how: Search
+    ) -> list[list[Translation]]:
+        extra = self.settings.decode.extra_tokens
+        # The end mark is no part of the input's length. Empty rows may stop at once.
+        limits = np.where(source.any(1), (source != PAD).sum(1) - 1 + extra, 1)
+        length = source.shape[1] + extra
+        if how.sample:
+            found = self._sample(source, limits, length, numbers, how)
+        else:
+            found = _beam_or_greedy(
+                self.model,
+                length,
+                how.beam,
+                how.length_penalty,
+                how.alpha,
+                how.n_best,
+                self.params,
+                source,
+                limits.astype(np.int32),
+            )
+        found = jax.device_get(found)
+        return [self._read(found, row, how.n_best) for row in range(len(numbers))]
+
+    def _sample(self, source, limits, length, numbers, how) -> decode.Hypotheses:
+        """Draw ``n_best`` times, each sentence with a key of its own."""
+        padded = np.zeros(len(source), np.int64)
+        padded[: len(numbers)] = numbers
+        base = jax.random.key(how.seed)
+        keys = jax.vmap(functools.partial(jax.random.fold_in, base))(padded)
+        draws = []
+        for draw in range(how.n_best):
+            now = jax.vmap(lambda k, d=draw: jax.random.fold_in(k, d))(keys)
+            draws.append(
+                _sampled(
+                    self.model,
+                    length,
+                    how.temperature,
+                    how.top_k,
+                    how.top_p,
+                    self.params,
+                    source,
+                    limits.astype(np.int32),
+                    now,
+                )
+            )
+        return jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *draws)
+
+    def _read(
+        self, found: decode.Hypotheses, row: int, count: int
+    ) -> list[Translation]:
+        translations = []
+        for j in range(count):
+            length = int(found.lengths[row, j])
+            if length == 0 and j > 0:  # fewer hypotheses exist than were asked for
+                break
+            ids = found.ids[row, j, :length].tolist()
+            ids = [i for i in ids if i != EOS]
+            translations.append(
+                Translation(
+                    self.vocabulary.target.decode(ids),
+                    float(found.scores[row, j]),
+                    float(found.log_probabilities[row, j]),
+                    ids,
+                )
+            )
+        return translations
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    """Attention weights of one sentence pair, N layers of H heads.
+
+    Attributes:
+      source: S source pieces, the end mark included.
+      target: T pieces of the decoder's input, from the begin mark.
+      encoder: (N, H, S, S) self-attention; row t holds where position t looks.
+      decoder: (N, H, T, T) masked self-attention.
+      cross: (N, H, T, S) attention of the decoder to the source.
+    """
+
+    source: list[str]
+    target: list[str]
+    encoder: np.ndarray
+    decoder: np.ndarray
+    cross: np.ndarray
+
+
+# ------------------------------------------------------------------- jitted functions
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5))
+def _beam_or_greedy(
+    model, length, beams, penalty, alpha, n_best, params, source, limits
+):
+    step, cache = _start(model, length, beams, params, source)
+    if beams == 1:
+        found = decode.greedy(step, cache, limits, length, bos=BOS, eos=EOS)
+        divisor = decode.length_penalty(penalty, alpha)(found.lengths)
+        return found._replace(scores=found.log_probabilities / divisor)
+    return decode.beam(
+        step,
+        cache,
+        limits,
+        length,
+        beams,
+        decode.length_penalty(penalty, alpha),
+        bos=BOS,
+        eos=EOS,
+        n_best=n_best,
+    )
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
+def _sampled(model, length, temperature, top_k, top_p, params, source, limits, keys):
+    step, cache = _start(model, length, 1, params, source)
+    return decode.sample(
+        step,
+        cache,
+        limits,
+        length,
+        keys,
+        bos=BOS,
+        eos=EOS,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+    )
+
+
+def _start(model, length, beams, params, source):
+    variables = {"params": params}
+    cache = model.apply(variables, source, beams, length, method="start")
+    return functools.partial(model.apply, variables, method="step"), cache
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _log_probabilities(model, params, source, target):
+    """Return log P(target | source) of each row."""
+
+    def logits(m):
+        return m.logits(m(source, shift_right(target, BOS)))
+
+    table = jax.nn.log_softmax(model.apply({"params": params}, method=logits))
+    each = jnp.take_along_axis(table, target[..., None], axis=-1)[..., 0]
+    return jnp.where(target != PAD, each, 0.0).sum(-1)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _encode(model, params, source):
+    return model.apply({"params": params}, source, method="encode")
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _weights(model, params, source, target):
+    """Return the weights of one pair: encoder, decoder, cross, each (N, H, ., .)."""
+    _, sown = model.apply(
+        {"params": params}, source, shift_right(target, BOS), mutable=["attention"]
+    )
+    layers = range(model.config.layers)
+
+    def stack(side, kind):
+        found = [sown["attention"][f"{side}_{i}"][kind]["weights"][0] for i in layers]
+        return jnp.concatenate(found)
+
+    return (
+        stack("encoder", "self_attention"),
+        stack("decoder", "self_attention"),
+        stack("decoder", "cross_attention"),
+    )
+
+
+def _with_end(sequences: list[list[int]]) -> list[list[int]]:
+    return [[*ids, EOS] for ids in sequences]
+
+
+def _fitted(groups: Iterable[Group]) -> list[Group]:
+    """Lower groups with few rows: the least power of two that holds them."""
+    return [
+        dataclasses.replace(
+            group, height=min(group.height, 1 << (len(group.rows) - 1).bit_length())
+        )
+        for group in groups
+    ]
+
+
+# ----------------------------------------------------------------------- from a workdir
+
+
+def model_of(settings: Config, vocabulary: Vocabulary) -> Transformer:
+    """Return the model of a configuration and a vocabulary."""
+    return make_model(settings.model, vocabulary.source.size, vocabulary.target.size)
+
+
+def open_run(workdir: Path) -> tuple[Config, Vocabulary]:
+    """Return the configuration and the vocabulary of a run.
+
+    Raises:
+      UserError: if there is no run in the folder.
+    """
+    path = workdir / "config.json"
+    if not path.is_file():
+        raise UserError(
+            f"{workdir}: expected the folder of a training run, found no config.json; "
+            "run transformer train first"
+        )
+    settings = config.resolve(json.loads(path.read_bytes()))
+    folder = Path(settings.data.prepared or workdir / "corpus")
+    return settings, load_vocabulary(folder)
+
+
+def load(
+    workdir: str | Path,
+    *,
+    step: int | None = None,
+    warn: Callable[[str], None] = complain,
+) -> Translator:
+    """Load a trained model.
+
+    Args:
+      workdir: folder of the run.
+      step: of the checkpoint; None = the average of checkpoints that the final
+        evaluation or ``transformer average`` made, or else the last checkpoint.
+      warn: is told of lines that are longer than any in training.
+
+    Returns:
+      An object with ``translate``, ``score``, ``encode`` and ``attention``.
+    """
+    workdir = Path(workdir)
+    settings, vocabulary = open_run(workdir)
+    folder = workdir / "checkpoints"
+    if step is None and (workdir / "averaged").is_dir():
+        folder = workdir / "averaged"
+    abstract = abstract_params(model_of(settings, vocabulary))
+    with Checkpoints(folder, settings.train.keep, warn) as checkpoints:
+        _, tree, metadata = checkpoints.restore({"params": abstract}, step)
+    if metadata["vocabulary"] != vocabulary.digest:
+        raise UserError(
+            f"{folder}: expected vocabulary {metadata['vocabulary'][:12]}, got "
+            f"{vocabulary.digest[:12]}; bring back the corpus it was trained with"
+        )
+    return Translator(settings, vocabulary, tree["params"], warn)
+
+
+def translate_stream(
+    workdir: Path,
+    lines: Iterable[str],
+    output: TextIO,
+    *,
+    step: int | None = None,
+    scores: bool = False,
+    **search: Any,
+) -> None:
+    """Translate lines of text, one out for one in (``n_best`` out for one in).
+
+    Args:
+      workdir: folder of the run.
+      lines: without their end; read some thousands at a time.
+      output: is written in order.
+      step: of the checkpoint, see ``load``.
+      scores: put ``SCORE<tab>`` before each translation.
+      **search: fields of ``Search``, None = the configured.
+    """
+    translator = load(workdir, step=step)
+    count, first = translator.search(**search).n_best, 1
+    for chunk in _chunks(lines):
+        for found in translator.hypotheses(chunk, first, **search):
+            missing = [Translation("", found[0].score, 0.0, [])] * (count - len(found))
+            for one in [*found, *missing]:
+                prefix = f"{one.score:.4f}\t" if scores else ""
+                output.write(f"{prefix}{one.text}\n")
+        output.flush()
+        first += len(chunk)
+
+
+def score_stream(
+    workdir: Path,
+    sources: Iterable[str],
+    targets: Iterable[str],
+    output: TextIO,
+    *,
+    step: int | None = None,
+) -> None:
+    """Write the log-probability of each pair of lines, in nats, one a line."""
+    translator = load(workdir, step=step)
+    for number, (left, right) in enumerate(
+        itertools.zip_longest(_chunks(sources), _chunks(targets), fillvalue=[])
+    ):
+        if len(left) != len(right):
+            start = number * _LINES_AT_A_TIME
+            raise UserError(
+                f"expected as many target lines as source lines, got "
+                f"{start + len(left)} source and {start + len(right)} target lines or "
+                "more; give one pair a line"
+            )
+        for value in translator.score(left, right):
+            output.write(f"{value:.4f}\n")
+        output.flush()
+
+
+def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
+    lines = iter(lines)
+    while chunk := list(itertools.islice(lines, _LINES_AT_A_TIME)):
+        yield chunk
