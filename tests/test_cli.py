@@ -130,6 +130,10 @@ def test_an_unknown_command_suggests_the_nearest(capsys):
         (["params", "--config=none.py"], "got none.py, which is not there"),
         (["params", f"--config={EXPERIMENTS}"], "expected a Python file such as"),
         (["params", f"{BASE}:as_ran"], "expected :as_written or :as_run, got :as_ran"),
+        (
+            ["params", f"{BASE[:-7]}big.py:x"],
+            "big.py: expected no variant, got :x; lea",
+        ),
         (["params", BASE, "--config.model.head=4"], "got model.head; did you mean mod"),
         (["params", BASE, "--config.zzz=4"], "got zzz; see the config file"),
         (

@@ -44,11 +44,17 @@ def error(changes: dict[str, object]) -> str:
 
 # A changed digest is a changed experiment: change it here only on purpose.
 @pytest.mark.parametrize(
-    "arguments, digest",
-    [((), "b1be0e70de70"), (("as_run",), "ec9ecddebcee")],
+    "row, digest",
+    [
+        ("base", "b1be0e70de70"),
+        ("base:as_run", "ec9ecddebcee"),
+        ("big", "ca32d8488940"),
+        ("en_fr:base", "e0a3a2b9c263"),
+        ("en_fr:big", "a66f33bbb00b"),
+    ],
 )
-def test_the_paper_s_configuration_does_not_drift(arguments, digest):
-    assert config.digest(config.resolve(experiment("base", *arguments))) == digest
+def test_the_rows_of_the_paper_do_not_drift(row, digest):
+    assert config.digest(config.resolve(experiment(*row.split(":")))) == digest
 
 
 def test_the_paper_s_values_are_the_default():

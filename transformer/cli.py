@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import errno
 import importlib.util
+import inspect
 import io
 import json
 import os
@@ -434,6 +435,8 @@ def _get_config(argument: str) -> Any:
     sys.path.append(str(Path(file).resolve().parent))
     try:
         spec.loader.exec_module(module)
+        if variant and not inspect.signature(module.get_config).parameters:
+            raise ValueError(f"expected no variant, got :{variant[0]}; leave it out")
         return module.get_config(*variant)
     finally:
         sys.path[:] = path
