@@ -414,7 +414,11 @@ def test_hash_keys_that_count_through_the_same_numbers_are_independent():
 
 
 @settings(max_examples=20)
-@given(cut=st.integers(1, 7), seed=st.integers(0, 2**32 - 1), first=st.integers(0, 99))
+@given(
+    cut=st.sampled_from([1, 3, 7]),
+    seed=st.integers(0, 2**32 - 1),
+    first=st.integers(0, 99),
+)
 def test_mask_does_not_depend_on_how_the_batch_is_cut(cut, seed, first):
     x = normal(0, 8, 3, 5)
     whole = layers.dropout(x, 0.4, layers.hash_key(seed, first))

@@ -97,7 +97,11 @@ def test_least_loss_is_the_entropy_of_the_smoothed_distribution(over):
 
 
 @settings(max_examples=20)
-@given(size=st.integers(2, 40), smoothing=st.floats(0, 0.4), seed=st.integers(0, 9))
+@given(
+    size=st.sampled_from([2, 9, 40]),
+    smoothing=st.floats(0, 0.4),
+    seed=st.integers(0, 9),
+)
 def test_others_is_all_with_more_smoothing(size, smoothing, seed):
     # e / (V - 1) = e' / V for e' = e V / (V - 1): the same distribution.
     logits, targets, weights = case(seed, size=size)
