@@ -61,3 +61,15 @@ def test_jax_has_one_bound_and_accelerators_as_extras():
     bound = next(r.specifier for r in REQUIREMENTS if r.name == "jax")
     assert all(bound.contains(v) for v in ("0.10.0", "0.10.2", "0.11.0"))
     assert not any(bound.contains(v) for v in ("0.9.2", "0.12.0"))
+
+
+def test_the_package_offers_every_room_and_load():
+    files = {path.stem for path in (ROOT / "transformer").glob("[!_]*")}
+    rooms = files - {"cli"}  # not part of the programming interface
+    assert set(dir(transformer)) - rooms <= {"__version__", "load"}
+    assert {n for n in dir(transformer) if n in rooms} == rooms
+    for name in rooms:
+        assert getattr(transformer, name).__name__ == f"transformer.{name}"
+    assert transformer.load is transformer.translate.load
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = transformer.nothing

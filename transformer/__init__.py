@@ -9,15 +9,22 @@ __version__ = "0.1.0"
 
 _MODULES = (
     "attention",
+    "check",
     "checkpoints",
     "config",
     "data",
     "decode",
+    "evaluate",
     "layers",
     "losses",
     "metrics",
     "model",
     "optimizer",
+    "parallel",
+    "prepare",
+    "records",
+    "train",
+    "translate",
 )
 
 
