@@ -107,10 +107,10 @@ def _measure(
     language = translator.settings.data.target_language
     scores = bleu.score_all(lines, references, language)
     return {
-        "perplexity": float(np.exp(sums.nll / sums.weight)),
-        "nll": sums.nll / sums.weight,
-        "accuracy": sums.correct / sums.weight,
-        "tokens": int(sums.weight),
+        "perplexity": float(np.exp(sums["nll"] / sums["weight"])),
+        "nll": sums["nll"] / sums["weight"],
+        "accuracy": sums["correct"] / sums["weight"],
+        "tokens": int(sums["weight"]),
         "exact_match": bleu.exact_match(lines, references),
         "bleu": {name: dataclasses.asdict(score) for name, score in scores.items()},
         "seconds_to_translate": seconds,
@@ -147,18 +147,17 @@ def batch_sums(
 
 def corpus_sums(
     settings: Config, model: Transformer, params: Any, corpus: Corpus
-) -> losses.Sums:
-    """Add up loss and log-likelihood over a corpus, every pair once, in float64."""
+) -> dict[str, float]:
+    """Return ``losses.Sums`` over a corpus, every pair once, added up in float64."""
     lengths = np.maximum(corpus.source.lengths, corpus.target.lengths)
-    total = losses.Sums(0.0, 0.0, 0.0, 0.0)
+    total = np.zeros(4)
     for group in in_order(lengths, settings.decode.tokens):
         batch = {
             "source": group.padded(corpus.source),
             "target": group.padded(corpus.target),
         }
-        part = jax.device_get(_sums(settings, model, params, batch))
-        total = losses.Sums(*(a + float(b) for a, b in zip(total, part, strict=True)))
-    return total
+        total += np.array(jax.device_get(_sums(settings, model, params, batch)))
+    return dict(zip(losses.Sums._fields, total.tolist(), strict=True))
 
 
 _sums = jax.jit(batch_sums, static_argnums=(0, 1))

@@ -343,17 +343,12 @@ class Transformer(nn.Module):
         positions = self._positions(length, "target")
         place = None if positions is None else positions[now]
         x = self._place(layers.embed(ids, self.target_table), place, None)
-        own = []
+        own: list[KeysValues] = []
 
         def remember(new: KeysValues) -> KeysValues:
-            at = (0, 0, now * beams, 0)
-            old = cache.own[len(own)]
-            own.append(
-                tuple(
-                    jax.lax.dynamic_update_slice(o, n, at)
-                    for o, n in zip(old, new, strict=True)
-                )
-            )
+            at, (keys, values) = (0, 0, now * beams, 0), cache.own[len(own)]
+            keys = jax.lax.dynamic_update_slice(keys, new[0], at)
+            own.append((keys, jax.lax.dynamic_update_slice(values, new[1], at)))
             return own[-1]
 
         for layer, memory in zip(self.decoder, cache.memory, strict=True):
@@ -426,25 +421,31 @@ def abstract_params(model: Transformer):
     return jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
 
 
+def configured_vocabulary(settings: config.Config) -> int:
+    """Return the rows of an embedding table, as far as the configuration tells.
+
+    Raises:
+      UserError: if the size is only known once the data are prepared.
+    """
+    size = settings.model.vocab_size or settings.tokenizer.vocab_size
+    if size == 0:
+        raise config.UserError(
+            "expected model.vocab_size or tokenizer.vocab_size above 0, got 0 for "
+            "both; set --config.model.vocab_size=ROWS"
+        )
+    return size
+
+
 def parameter_table(settings: config.Config) -> str:
     """Describe every parameter of a configuration without making any.
-
-    Args:
-      settings: its vocabulary size is ``model.vocab_size``, or else what is asked of
-        the tokenizer.
 
     Returns:
       Lines of name, shape, count and dtype, and the total.
 
     Raises:
-      UserError: if the vocabulary's size is only known once the data are prepared.
+      UserError: as ``configured_vocabulary``.
     """
-    size = settings.model.vocab_size or settings.tokenizer.vocab_size
-    if size == 0:
-        raise config.UserError(
-            "params: expected model.vocab_size or tokenizer.vocab_size above 0, got 0 "
-            "for both; set --config.model.vocab_size=ROWS"
-        )
+    size = configured_vocabulary(settings)
     tree = abstract_params(make_model(settings.model, size, size))
     leaves = [
         (jax.tree_util.keystr(path, simple=True, separator="."), leaf)

@@ -47,7 +47,7 @@ def init_state(settings: Config, model: Transformer) -> State:
     return State(jnp.zeros((), jnp.int32), params, opt_state, jnp.uint32(settings.seed))
 
 
-def dropout_key(kind: str, seed: jax.Array, step: jax.Array) -> layers.Key:
+def dropout_key(kind: str, seed: jax.Array, step: jax.Array) -> layers.Key | None:
     """Return the dropout key of a step for ``config.model.dropout_bits``."""
     if kind == "hash":
         return layers.fold_in(layers.hash_key(seed), step)
@@ -55,7 +55,11 @@ def dropout_key(kind: str, seed: jax.Array, step: jax.Array) -> layers.Key:
 
 
 def gradients(
-    settings: Config, model: Transformer, params: Any, batch: Batch, key: layers.Key
+    settings: Config,
+    model: Transformer,
+    params: Any,
+    batch: Batch,
+    key: layers.Key | None,
 ) -> tuple[Any, losses.Sums]:
     """Differentiate the mean loss of a batch, in ``optimizer.accumulation`` parts.
 
@@ -67,7 +71,7 @@ def gradients(
     """
     weight = jnp.maximum((batch["target"] != PAD).sum(), 1).astype(jnp.float32)
 
-    def part_gradients(part: Batch, part_key: layers.Key):
+    def part_gradients(part: Batch, part_key: layers.Key | None):
         def loss(p):
             sums = batch_sums(settings, model, p, part, part_key)
             return sums.loss / weight, sums
@@ -81,6 +85,7 @@ def gradients(
 
     def add(total, xs):
         index, part = xs
+        part_key: layers.Key | None
         if isinstance(key, layers.HashKey):
             part_key = key._replace(row=key.row + (index * rows).astype(jnp.uint32))
         else:
@@ -251,11 +256,12 @@ def _run(settings, workdir, prepared, plan, say) -> bool:
                 meter.add(done, metrics)
                 by_step = _due(done, wishes.checkpoint_every) or done == total
                 by_time = _minutes_passed(saved, wishes.checkpoint_minutes)
-                if by_step or by_time or _due(done, wishes.evaluate_every):
+                planned = by_step or _due(done, wishes.evaluate_every)
+                if planned or by_time:
                     seen += meter.read()
                     sums = corpus_sums(settings, model, state.params, validation)
-                    nll = sums.nll / sums.weight
-                    if not by_time:
+                    nll = sums["nll"] / sums["weight"]
+                    if planned:  # what the clock decides has no place among metrics
                         meter.validated(done, nll)
                     if by_step or by_time:
                         save(done, nll)
@@ -271,7 +277,6 @@ def _run(settings, workdir, prepared, plan, say) -> bool:
                 return False
         checkpoints.wait()
         record(ended=True)
-        say(f"compiled {train_step._cache_size()} train steps")
     return True
 
 

@@ -511,15 +511,13 @@ def score_stream(
 ) -> None:
     """Write the log-probability of each pair of lines, in nats, one a line."""
     translator = load(workdir, step=step)
-    for number, (left, right) in enumerate(
-        itertools.zip_longest(_chunks(sources), _chunks(targets), fillvalue=[])
-    ):
-        if len(left) != len(right):
-            start = number * _LINES_AT_A_TIME
+    both = itertools.zip_longest(_chunks(sources), _chunks(targets))
+    for number, (left, right) in enumerate(both):
+        counts = [number * _LINES_AT_A_TIME + len(x or []) for x in (left, right)]
+        if counts[0] != counts[1]:
             raise UserError(
-                f"expected as many target lines as source lines, got "
-                f"{start + len(left)} source and {start + len(right)} target lines or "
-                "more; give one pair a line"
+                f"expected as many target lines as source lines, got {counts[0]} source "
+                f"and {counts[1]} target lines or more; give one pair a line"
             )
         for value in translator.score(left, right):
             output.write(f"{value:.4f}\n")
