@@ -516,8 +516,8 @@ def score_stream(
         counts = [number * _LINES_AT_A_TIME + len(x or []) for x in (left, right)]
         if counts[0] != counts[1]:
             raise UserError(
-                f"expected as many target lines as source lines, got {counts[0]} source "
-                f"and {counts[1]} target lines or more; give one pair a line"
+                f"expected as many target as source lines, got {counts[0]} source and "
+                f"{counts[1]} target lines or more; give one pair a line"
             )
         for value in translator.score(left, right):
             output.write(f"{value:.4f}\n")
