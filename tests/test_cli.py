@@ -327,6 +327,50 @@ def test_text_keeps_its_lines(monkeypatch, capsys, trained):
     )
 
 
+def test_what_evaluate_average_score_and_check_are_asked(monkeypatch, trained, capsys):
+    asked: list = []
+
+    def record(result):
+        def function(*arguments, **options):
+            asked.append((arguments, options))
+            return result
+
+        return function
+
+    programme(monkeypatch, "evaluate", evaluate=record(None), average=record("mean"))
+    programme(monkeypatch, "check", check=record(1))
+    programme(
+        monkeypatch,
+        "translate",
+        score_stream=lambda workdir, left, right, output, step: asked.append(
+            (list(left), list(right), step)
+        ),
+    )
+    here = f"--workdir={trained}"
+    assert cli.main(["evaluate", here, "--split=validation", "--average=3"]) == 0
+    options = {"split": "validation", "step": None, "average": 3}
+    assert asked.pop() == ((trained,), options)
+    assert cli.main(["average", here, "--last=5"]) == 0
+    assert asked.pop() == ((trained,), {"last": 5})
+    assert capsys.readouterr().out == "mean\n"
+    assert cli.main(["check", here]) == 1
+    assert asked.pop() == ((), {"workdir": trained})
+    assert cli.main(["check", BASE, "--config.seed=3"]) == 1
+    (options,) = [options for _, options in asked]
+    assert options["settings"].seed == 3 and asked.pop()
+    (trained / "a").write_text("x\n\ny")
+    files = [f"--source={trained / 'a'}", f"--target={trained / 'a'}"]
+    assert cli.main(["score", here, *files, "--step=7"]) == 0
+    assert asked == [(["x", "", "y"], ["x", "", "y"], 7)]
+
+
+def test_params_prints_the_table(capsys, started):
+    model = ["--config.model.vocab_size=40960", "--config.device=tpu"]
+    assert cli.main(["params", BASE, *model]) == 0
+    # Table 3's base model: 65.11 M; and no device was looked for.
+    assert capsys.readouterr().out.split()[-1] == "65,110,016" and not started
+
+
 # ---- as a process --------------------------------------------------------------------
 
 
