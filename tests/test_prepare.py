@@ -216,7 +216,7 @@ _KILLED = """
     from transformer.prepare import prepare
 
     def say(line):
-        if line.startswith("validation"):
+        if line.startswith("validation:"):
             os.kill(os.getpid(), signal.SIGKILL)
 
     prepare(make_config(), pathlib.Path(sys.argv[1]), say)

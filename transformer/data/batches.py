@@ -28,6 +28,7 @@ Shape = tuple[int, int, int]  # rows R, source length S, target length T
 # ---- the corpus on disk --------------------------------------------------------------
 
 _CHUNK = 50_000  # pairs in memory while a corpus is written
+_CHUNKS_A_MESSAGE = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,12 +168,12 @@ def write_corpus(
         _Writer(folder / f"{split}.source", vocabulary.source) as source,
         _Writer(folder / f"{split}.target", vocabulary.target) as target,
     ):
-        rest = iter(pairs)
-        while chunk := list(itertools.islice(rest, _CHUNK)):
+        for number, chunk in enumerate(_chunks(pairs), 1):
             sides = zip(*chunk, strict=True)
             encoded = source.encode(next(sides)), target.encode(next(sides))
             counts += _write_chunk(source, target, encoded, max_length)
-            say(f"{split}: {counts.kept:,} pairs encoded")
+            if number % _CHUNKS_A_MESSAGE == 0:
+                say(f"{split}: {counts.kept:,} pairs encoded")
     if not counts.kept:
         raise UserError(
             f"data.{split}: expected sentence pairs, got none ({counts.empty:,} empty, "
@@ -185,6 +186,12 @@ def write_corpus(
     }
     (folder / f"{split}.json").write_text(json.dumps(record, indent=2) + "\n")
     return counts
+
+
+def _chunks(pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+    rest = iter(pairs)
+    while chunk := list(itertools.islice(rest, _CHUNK)):
+        yield chunk
 
 
 def _write_chunk(

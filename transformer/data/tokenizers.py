@@ -22,8 +22,8 @@ from transformer.config import UserError
 PAD, UNK, BOS, EOS = range(4)
 SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")  # the pieces of ids 0 to 3
 
-# sentencepiece holds its training text in memory: 1 M pairs take about 1 GB.
-TRAINING_PAIRS = 1_000_000
+# sentencepiece holds its training text in memory: this many pairs take 1.2 GB.
+TRAINING_PAIRS = 500_000
 
 Pairs = Iterable[tuple[str, str]]
 
