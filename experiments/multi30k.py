@@ -29,7 +29,7 @@ def get_config(variant: str = "raw") -> ConfigDict:
     config.data.test = "test_2016_flickr"
     config.data.max_length = 100
     config.batch.tokens = 8192
-    config.batch.shapes = 12
+    config.batch.shapes = 16
     config.train.checkpoint_minutes = 0.0
     if variant == "tiny":
         _tiny(config)

@@ -28,12 +28,11 @@ def get_config() -> ConfigDict:
     config.model.heads = 4
     config.model.d_k = 32
     config.model.d_v = 32
-    config.optimizer.scale = 2.0
-    config.optimizer.warmup = 300
-    config.train.steps = 1200
+    config.optimizer.scale = 0.7
+    config.optimizer.warmup = 200
+    config.train.steps = 900
     config.train.log_every = 50
     config.train.evaluate_every = 300
     config.train.checkpoint_every = 100
     config.train.checkpoint_minutes = 0.0
-    config.decode.alpha = 0.6
     return config

@@ -522,7 +522,7 @@ class Group:
     height: int
     length: int
 
-    def padded(self, sequences: Sequence[Sequence[int]]) -> np.ndarray:
+    def padded(self, sequences: Sequence[Sequence[int]] | Side) -> np.ndarray:
         """Return the group's sequences as (height, length) int32, PAD elsewhere."""
         out = np.full((self.height, self.length), PAD, np.int32)
         for i, row in enumerate(self.rows):
