@@ -236,7 +236,7 @@ def beam(
         ended = _top(_join(state.ended, new), beams)
         going = Hypotheses(ids, lengths, totals, jnp.where(ends, NEVER, totals))
         scores, order = lax.top_k(going.scores, beams)
-        going = _take(going, order)._replace(scores=scores)
+        going = take(going, order)._replace(scores=scores)
         settled = going.scores[:, 0] / bound <= ended.scores[:, n_best - 1]
         full = (ended.scores > NEVER).all(-1)
         done = state.done | settled | full | (now >= limits)
@@ -306,17 +306,19 @@ def _join(a: Hypotheses, b: Hypotheses) -> Hypotheses:
     return jax.tree.map(lambda x, y: jnp.concatenate([x, y], axis=1), a, b)
 
 
-def _take(hypotheses: Hypotheses, order: jax.Array) -> Hypotheses:
-    def take(x):
+def take(hypotheses: Hypotheses, order: jax.Array) -> Hypotheses:
+    """Return the hypotheses of each sentence in another order, (B, n) of indices."""
+
+    def reorder(x):
         return jnp.take_along_axis(
             x, order if x.ndim == 2 else order[..., None], axis=1
         )
 
-    return jax.tree.map(take, hypotheses)
+    return jax.tree.map(reorder, hypotheses)
 
 
 def _top(hypotheses: Hypotheses, count: int) -> Hypotheses:
-    return _take(hypotheses, lax.top_k(hypotheses.scores, count)[1])
+    return take(hypotheses, lax.top_k(hypotheses.scores, count)[1])
 
 
 def _where(rows: jax.Array, a: Hypotheses, b: Hypotheses) -> Hypotheses:
@@ -332,7 +334,7 @@ def _with_unfinished(ended, alive, penalty) -> Hypotheses:
     exists = both.scores > NEVER / 2
     # Each half is in order already, a stable sort only closes the gaps.
     order = jnp.argsort(~exists, axis=1, stable=True)[:, : ended.scores.shape[1]]
-    best, exists = _take(both, order), jnp.take_along_axis(exists, order, axis=1)
+    best, exists = take(both, order), jnp.take_along_axis(exists, order, axis=1)
     scores = best.log_probabilities / penalty(jnp.maximum(best.lengths, 1))
     return best._replace(
         scores=jnp.where(exists, scores, NEVER),

@@ -56,7 +56,12 @@ class Search:
                 f"expected n_best of at most beam = {self.beam}, got {self.n_best}; "
                 "use a larger beam"
             )
-        if self.temperature <= 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
+        if not self.alpha >= 0 or self.length_penalty not in ("gnmt", "power"):
+            raise UserError(
+                "expected alpha of 0 or more and length_penalty gnmt or power, got "
+                f"{self.alpha} and {self.length_penalty}; change them"
+            )
+        if not self.temperature > 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
             raise UserError(
                 "expected temperature above 0, top_p in (0, 1] and top_k of 0 or more, "
                 f"got {self.temperature}, {self.top_p} and {self.top_k}; change them"
@@ -134,12 +139,13 @@ class Translator:
           **search: fields of ``Search`` to change.
 
         Returns:
-          For each line its translations with scores; a line without text has one, "".
+          For each line its translations with scores; a line without text, also one of
+          white space alone, has one, "".
         """
         how = self.search(**search)
         ids = self._source_ids(lines, first)
         results = [[Translation("", 0.0, 0.0, [])] for _ in lines]
-        full = [i for i, sequence in enumerate(ids) if len(sequence) > 1]
+        full = [i for i, line in enumerate(lines) if line.strip() and len(ids[i]) > 1]
         for group in self._groups([len(ids[i]) for i in full]):
             rows = [full[i] for i in group.rows]
             numbers = [first + row for row in rows]
@@ -148,7 +154,9 @@ class Translator:
                 results[row] = hypotheses
         return results
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
+    def score(
+        self, sources: Sequence[str], targets: Sequence[str], first: int = 1
+    ) -> list[float]:
         """Return the log-probability of each target given its source, in nats.
 
         ``sum_t log P(y_t | y_<t, x)``, the end mark included.
@@ -156,13 +164,14 @@ class Translator:
         Args:
           sources: source sentences.
           targets: a translation of each.
+          first: number of the first line, in warnings.
         """
         if len(sources) != len(targets):
             raise UserError(
                 f"expected as many targets as sources, got {len(sources)} sources and "
                 f"{len(targets)} targets; one pair a line"
             )
-        source_ids = self._source_ids(sources)
+        source_ids = self._source_ids(sources, first)
         target_ids = _with_end(self.vocabulary.target.encode_many(targets))
         lengths = [
             max(len(s), len(t)) for s, t in zip(source_ids, target_ids, strict=True)
@@ -251,7 +260,7 @@ class Translator:
         return [self._read(found, row, how.n_best) for row in range(len(numbers))]
 
     def _sample(self, source, limits, length, numbers, how) -> decode.Hypotheses:
-        """Draw ``n_best`` times, each sentence with a key of its own."""
+        """Draw ``n_best`` times, a key for each sentence; return the best first."""
         padded = np.zeros(len(source), np.int64)
         padded[: len(numbers)] = numbers
         base = jax.random.key(how.seed)
@@ -272,7 +281,12 @@ class Translator:
                     now,
                 )
             )
-        return jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *draws)
+        found = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *draws)
+        penalty = decode.length_penalty(how.length_penalty, how.alpha)
+        scores = found.log_probabilities / penalty(found.lengths)
+        order = jnp.argsort(-scores, axis=1)
+        found = found._replace(scores=scores)
+        return decode.take(found, order)
 
     def _read(
         self, found: decode.Hypotheses, row: int, count: int
@@ -519,7 +533,8 @@ def score_stream(
                 f"expected as many target as source lines, got {counts[0]} source and "
                 f"{counts[1]} target lines or more; give one pair a line"
             )
-        for value in translator.score(left, right):
+        first = number * _LINES_AT_A_TIME + 1
+        for value in translator.score(left, right, first):
             output.write(f"{value:.4f}\n")
         output.flush()
 
