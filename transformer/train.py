@@ -127,7 +127,7 @@ def make_train_step(
             "loss": sums.loss / weight,
             "nll": sums.nll / weight,
             "accuracy": sums.correct / weight,
-            "grad_norm": optax.global_norm(grads),
+            "grad_norm": optax.tree.norm(grads),
             "learning_rate": optimizer.learning_rate(
                 state.step
                 + 1
@@ -181,9 +181,15 @@ def train(
 
 
 def adopt_config(settings: Config, workdir: Path) -> None:
-    """Write config.json into a new workdir, or check that it holds the same."""
+    """Write config.json, or check that it holds the same where checkpoints are.
+
+    Before the first checkpoint there is nothing that another configuration could spoil:
+    a run that failed on its data, say, can be mended in the same workdir.
+    """
     path = workdir / "config.json"
-    if path.exists():
+    with Checkpoints(workdir / "checkpoints", settings.train.keep) as checkpoints:
+        begun = bool(checkpoints.steps())
+    if begun and path.exists():
         old = config.resolve(json.loads(path.read_bytes()))
         changes = config.difference(old, settings)
         if changes:
@@ -247,7 +253,7 @@ def _run(settings, workdir, prepared, plan, say) -> bool:
         record()
         with Records(workdir, total, done, say) as records:
             meter = _Meter(settings, records)
-            saved = time.monotonic()
+            saved, saved_step = time.monotonic(), done
             for step, batch in batches.prefetch(plan, done, total):
                 state, metrics = train_step(state, batch)
                 # The numbers of the step before are read while this one is computed.
@@ -265,12 +271,14 @@ def _run(settings, workdir, prepared, plan, say) -> bool:
                         meter.validated(done, nll)
                     if by_step or by_time:
                         save(done, nll)
-                        saved = time.monotonic()
+                        saved, saved_step = time.monotonic(), done
+                    meter.restart()
                 if signals.received:
                     seen += meter.read()
                     break
-            if signals.received and done < total:
-                save(done, None, temporary=True)
+            if signals.received:
+                if saved_step != done:  # one that is kept must not become temporary
+                    save(done, None, temporary=True)
                 checkpoints.wait()
                 say(f"stopped at step {done:,}; the same command goes on from there")
                 signals.interrupt_if_asked()
@@ -316,6 +324,10 @@ class _Meter:
     def __init__(self, settings: Config, records: Records):
         self._settings, self._records = settings, records
         self._unread: tuple[int, dict[str, jax.Array]] | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Start the clock anew: what came between is no training."""
         self._tokens, self._since = 0, time.monotonic()
 
     def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
@@ -336,11 +348,11 @@ class _Meter:
             timing = {"seconds": seconds, "tokens_per_second": speed}
             self._records.log(step, metrics, timing)
             self._records.show(step, metrics["loss"], speed)
-            self._tokens, self._since = 0, time.monotonic()
+            self.restart()
         return metrics["target_tokens"]
 
     def validated(self, step: int, nll: float) -> None:
-        """Write down a validation, whose time shall not count as training."""
+        """Write down a validation."""
         perplexity = float(np.exp(nll))
         self._records.log(
             step, {"validation_nll": nll, "validation_perplexity": perplexity}
