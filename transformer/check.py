@@ -80,16 +80,19 @@ def batch_dependence(it: Subject) -> float:
 
 def cached_decoding(it: Subject) -> float:
     """Decode token by token with the cache; as the whole target at once."""
-    inputs = shift_right(jnp.asarray(it.target), BOS)
-    variables = {"params": it.params}
-    parents = jnp.zeros((_ROWS, 1), jnp.int32)
-    cache = it.model.apply(variables, it.source, 1, _TARGET, method="start")
-    step = jax.jit(functools.partial(it.model.apply, variables, method="step"))
-    each = []
-    for t in range(_TARGET):
-        logits, cache = step(cache, inputs[:, t : t + 1], parents)
-        each.append(logits[:, 0])
-    return _difference(it.logits(it.source, it.target), np.stack(each, axis=1))
+    variables, parents = {"params": it.params}, jnp.zeros((_ROWS, 1), jnp.int32)
+
+    @jax.jit
+    def stepwise(source, inputs):
+        def step(cache, ids):
+            arguments = cache, ids[:, None], parents
+            return it.model.apply(variables, *arguments, method="step")[::-1]
+
+        cache = it.model.apply(variables, source, 1, _TARGET, method="start")
+        return jax.lax.scan(step, cache, inputs.T)[1][:, :, 0].swapaxes(0, 1)
+
+    each = stepwise(it.source, shift_right(jnp.asarray(it.target), BOS))
+    return _difference(it.logits(it.source, it.target), np.asarray(each))
 
 
 def beam_of_one(it: Subject) -> float:
@@ -125,8 +128,8 @@ def smoothed_loss(it: Subject) -> float:
         q = (1 - smoothing) * here + smoothing / (size - 1) * (1 - here)
     expected = -(q * log_p).sum(-1)[it.target != PAD].sum()
     batch = {"source": jnp.asarray(it.source), "target": jnp.asarray(it.target)}
-    sums = batch_sums(it.settings, it.model, it.params, batch)
-    return abs(float(sums.loss) / expected - 1)
+    sums = jax.jit(functools.partial(batch_sums, it.settings, it.model))
+    return abs(float(sums(it.params, batch).loss) / expected - 1)
 
 
 def empty_rows(it: Subject) -> float:
@@ -140,7 +143,7 @@ def empty_rows(it: Subject) -> float:
         return sums.loss
 
     leaves = jax.tree.leaves(jax.jit(jax.grad(loss))(it.params))
-    return float(sum((~jnp.isfinite(leaf)).sum() for leaf in leaves))
+    return float(sum((~np.isfinite(leaf)).sum() for leaf in leaves))
 
 
 CHECKS: dict[str, Callable[[Subject], float]] = {
