@@ -218,8 +218,8 @@ def steps_to_average(
       UserError: if there are fewer, and ``count`` was asked for.
     """
     with Checkpoints(workdir / "checkpoints", settings.train.keep) as saved:
-        steps = [s for s in saved.steps() if last is None or s <= last]
-    steps = steps[-settings.train.keep :]
+        regular = saved.steps()[-settings.train.keep :]
+    steps = [s for s in regular if last is None or s <= last]
     if count is not None and len(steps) < count:
         raise UserError(
             f"expected {count} checkpoints to average in {workdir / 'checkpoints'}, "
