@@ -297,7 +297,9 @@ def _start(
 ) -> tuple[State, int]:
     """Return the state to go on from and the target tokens seen so far."""
     if not checkpoints.steps():
-        return jax.jit(lambda: init_state(settings, model))(), 0
+        # Placed like a restored state, so that both run the same compiled programs.
+        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        return jax.jit(lambda: init_state(settings, model), out_shardings=here)(), 0
     abstract = jax.eval_shape(lambda: init_state(settings, model))
     step, tree, metadata = checkpoints.restore(abstract._asdict())
     if metadata["vocabulary"] != vocabulary:
