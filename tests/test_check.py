@@ -52,7 +52,6 @@ def verdicts(settings: Config) -> tuple[int, dict[str, str]]:
     [
         {},
         {
-            "layers": 2,
             "norm": "pre",
             "positions": "learned",
             "tying": "none",

@@ -96,7 +96,7 @@ def saved_params(workdir: Path, step: int) -> Any:
 
 
 def mean(*trees: Any) -> Any:
-    return jax.tree.map(lambda *x: np.mean(np.float64(x), axis=0), *trees)
+    return jax.tree.map(lambda *x: np.mean(np.asarray(x, np.float64), axis=0), *trees)
 
 
 def assert_same_params(found: Any, expected: Any) -> None:

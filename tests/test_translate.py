@@ -281,6 +281,8 @@ def test_more_draws_than_beams_are_no_mistake(translator):
 class Echo(Translator):
     """Translates a line as its number and itself; every line that ends in ! twice."""
 
+    chunks: list[int]
+
     def hypotheses(self, lines, first=1, **search):
         self.chunks.append(len(lines))
         return [
@@ -295,7 +297,7 @@ def loaded(translator, monkeypatch) -> Translator:
     echo = Echo(
         translator.settings, translator.vocabulary, translator.params, translator._warn
     )
-    echo.chunks = []  # type: ignore[attr-defined]
+    echo.chunks = []
     monkeypatch.setattr(translate, "load", lambda workdir, step: echo)
     monkeypatch.setattr(translate, "_LINES_AT_A_TIME", 3)
     return echo
