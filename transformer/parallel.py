@@ -46,10 +46,10 @@ def start(device: str) -> str:
 def _keep_memory() -> None:
     """Let glibc's allocator keep the memory that a step gives back.
 
-    XLA frees its temporaries after each step on a CPU. Returned to the kernel, they come
-    back page by page, zeroed: 193,000 page faults and a quarter of the CPU time of a
-    step of ``multi30k.py:tiny``, none with these settings. One arena, because the others
-    are made of mappings too small for such blocks.
+    XLA frees its temporaries after each step on a CPU. Returned to the kernel, they
+    come back page by page, zeroed: 193,000 page faults and a quarter of the CPU time of
+    a step of ``multi30k.py:tiny``, and none with these settings. One arena, because the
+    others are made of mappings too small for such blocks.
     """
     if sys.platform != "linux":
         return
