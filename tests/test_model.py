@@ -217,7 +217,7 @@ POSITIONS = {"source_positions", "target_positions"}
             {},
         ),
     ],
-    ids=str,
+    ids=lambda value: str(sorted(value)),
 )
 def test_shapes_of_parameters(changes, less, more):
     model = Transformer(model_config(**(PRIMES | changes)), U, V)

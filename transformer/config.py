@@ -216,6 +216,8 @@ def resolve(values: Mapping[str, Any]) -> Config:
 
 def _check_together(config: Config) -> None:
     model, batch, data = config.model, config.batch, config.data
+    if not 0 <= config.seed < 2**32:
+        _fail("seed", "0 or more and less than 2^32", config.seed)
     if model.positions.startswith("sinusoidal") and model.d_model % 2:
         _fail("model.d_model", "an even number for sinusoidal positions", model.d_model)
     if model.positions == "learned" and model.max_positions < data.max_length:
