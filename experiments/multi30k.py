@@ -30,7 +30,19 @@ def get_config(variant: str = "raw") -> ConfigDict:
     config.data.max_length = 100
     config.batch.tokens = 8192
     config.batch.shapes = 16
+    config.model.layers = 4
+    config.model.d_model = 128
+    config.model.d_ff = 256
+    config.model.heads = 4
+    config.model.d_k = 32
+    config.model.d_v = 32
+    config.model.dropout = 0.3
+    config.train.evaluate_every = 500
+    config.train.checkpoint_every = 100
     config.train.checkpoint_minutes = 0.0
+    config.train.keep = 10
+    config.decode.beam = 5
+    config.decode.average = 10
     if variant == "tiny":
         _tiny(config)
     elif variant == "raw":
@@ -43,37 +55,16 @@ def get_config(variant: str = "raw") -> ConfigDict:
 def _tiny(config: ConfigDict) -> None:
     config.tokenizer.kind = "whitespace"
     config.tokenizer.vocab_size = 0
-    config.model.layers = 4
-    config.model.d_model = 128
-    config.model.d_ff = 256
-    config.model.heads = 4
-    config.model.d_k = 32
-    config.model.d_v = 32
-    config.model.dropout = 0.3
     config.optimizer.scale = 2.53  # the peak is .005
     config.optimizer.warmup = 2000
     config.train.steps = 8000
-    config.train.evaluate_every = 500
-    config.train.checkpoint_every = 100
-    config.train.keep = 10
-    config.decode.beam = 5
     config.decode.alpha = 1.0
     config.decode.length_penalty = "power"
-    config.decode.average = 10
 
 
 def _raw(config: ConfigDict) -> None:
     config.tokenizer.vocab_size = 8000
-    config.model.layers = 3
-    config.model.d_model = 256
-    config.model.d_ff = 1024
-    config.model.heads = 4
-    config.model.dropout = 0.3
-    config.optimizer.scale = 2.0
+    config.batch.tokens = 4096
+    config.optimizer.scale = 1.5  # the peak is .0042
     config.optimizer.warmup = 1000
-    config.train.steps = 2500
-    config.train.evaluate_every = 250
-    config.train.checkpoint_every = 100
-    config.train.keep = 10
-    config.decode.beam = 5
-    config.decode.average = 10
+    config.train.steps = 4500

@@ -386,7 +386,7 @@ def test_groups_hold_every_sequence_once(
     sequences = [[9] * length for length in lengths]
     for group in groups:
         longest = max(lengths[row] for row in group.rows)
-        assert longest <= group.length <= max(8, 1.5 * longest)
+        assert longest <= group.length <= max(16, 2 * longest - 1)
         assert 0 < len(group.rows) <= group.height and group.height % multiple == 0
         assert group.height * group.length <= max(tokens, multiple * group.length)
         array = group.padded(sequences)
@@ -397,5 +397,5 @@ def test_groups_hold_every_sequence_once(
 
 
 def test_lengths_of_groups() -> None:
-    rungs = [batches._rung(n) for n in (0, 1, 8, 9, 12, 13, 16, 17, 24, 25, 97, 128)]
-    assert rungs == [8, 8, 8, 12, 12, 16, 16, 24, 24, 32, 128, 128]
+    rungs = [batches._rung(n) for n in (0, 1, 15, 16, 17, 32, 33, 97, 128, 129)]
+    assert rungs == [16, 16, 16, 16, 32, 32, 64, 128, 128, 256]

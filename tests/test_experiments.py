@@ -23,9 +23,9 @@ DIGESTS = {
     "big": "ca32d8488940",
     "en_fr:base": "e0a3a2b9c263",
     "en_fr:big": "a66f33bbb00b",
-    "multi30k": "94a26c03c0c0",
+    "multi30k": "f1aa2b18b1a7",
     "multi30k:tiny": "6b46cc51b0f3",
-    "numbers": "815282c0a004",
+    "numbers": "4d3f15637e29",
     "text": "0371eedddb1f",
 }
 

@@ -535,8 +535,8 @@ def in_order(
 ) -> list[Group]:
     """Group sequences for evaluation: every one exactly once, few shapes.
 
-    The lengths of groups are 8, 12, 16, 24, 32, 48, ..., so that any two sets of
-    sentences share their shapes.
+    The lengths of groups are 16, 32, 64, ..., so that any two sets of sentences
+    share their shapes.
 
     Args:
       lengths: (N,) of the sequences; for pairs the larger of both sides.
@@ -561,6 +561,5 @@ def in_order(
 
 
 def _rung(length: int) -> int:
-    """Return the least of 8, 12, 16, 24, 32, ... (2^n and 3 * 2^n) that holds it."""
-    power = max(8, 1 << max(length - 1, 0).bit_length())
-    return power * 3 // 4 if 8 < power and length <= power * 3 // 4 else power
+    """Return the least power of two, from 16, that holds a length."""
+    return max(16, 1 << max(length - 1, 0).bit_length())
