@@ -140,7 +140,7 @@ def _bar(total_steps: int, step: int) -> Any:
         progress.TextColumn("{task.fields[numbers]}"),
         console=Console(stderr=True),
     )
-    bar.add_task("train", total=total_steps, completed=step, numbers="")
+    bar.add_task("train", total=total_steps, completed=step, numbers="compiling")
     return bar
 
 
