@@ -16,7 +16,7 @@ EXPERIMENTS = sorted((ROOT / "experiments").rglob("*.py"))
 
 FLOORS = [
     {"__init__", "config"},
-    {"attention", "layers", "losses", "optimizer", "metrics"},
+    {"attention", "layers", "losses", "optimizer", "metrics", "flops"},
     {"model", "baselines"},
     {"data", "decode"},
     {"paper", "plots", "records", "checkpoints", "parallel"},

@@ -9,12 +9,14 @@ __version__ = "0.1.0"
 
 _MODULES = (
     "attention",
+    "bench",
     "check",
     "checkpoints",
     "config",
     "data",
     "decode",
     "evaluate",
+    "flops",
     "layers",
     "losses",
     "metrics",

@@ -102,6 +102,13 @@ FLAGS = {
         "--sample from the likeliest pieces of this mass", 1.0, lower_bound=0.0
     ),
     "seed": _count("of --sample", 0, least=0),
+    "what": _choice(
+        "what to measure", ["train", "greedy", "beam", "input", "startup"], "train"
+    ),
+    "tokens": _count("slots a side of a batch (default: the config's)"),
+    "length": _count("tokens of the longest sentence", 32, least=2),
+    "rounds": _count("measurements, of which the median is printed", 5),
+    "profile": _text("folder for a trace, for TensorBoard or Perfetto"),
     "scores": _switch("write SCORE, a tab, then the translation"),
 }
 
@@ -199,6 +206,29 @@ def _check(values: flags.FlagValues) -> int:
     return check(**options)
 
 
+def _bench(values: flags.FlagValues) -> int:
+    settings = config.resolve(values.config)
+    _start(settings.device)
+    from transformer.bench import bench
+
+    flag = values["config"]
+    overrides = config_flags.get_override_values(flag)
+    bench(
+        settings,
+        [
+            f"--config={config_flags.get_config_filename(flag)}",
+            *(f"--config.{key}={value}" for key, value in overrides.items()),
+        ],
+        values.what,
+        tokens=values.tokens,
+        length=values.length,
+        rounds=values.rounds,
+        output=Path(values.output) if values.output else None,
+        profile=Path(values.profile) if values.profile else None,
+    )
+    return 0
+
+
 COMMANDS = {
     "train": Command(
         _train,
@@ -233,6 +263,12 @@ COMMANDS = {
         "test a model: no leaks, cached = uncached decoding, and more",
         (),
         ("config", "workdir", "device"),
+    ),
+    "bench": Command(
+        _bench,
+        "measure the speed of training, search, input or start on this machine",
+        ("config",),
+        ("what", "tokens", "length", "rounds", "output", "profile"),
     ),
 }
 

@@ -1,0 +1,71 @@
+"""The bench: that it measures the work it names; never how fast it is."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+from test_config import experiment
+
+from transformer import bench, config
+from transformer.data.tokenizers import EOS, PAD
+
+
+@pytest.fixture
+def tiny() -> config.Config:
+    values: ConfigDict = experiment("base")
+    values.model.update(
+        {"layers": 1, "d_model": 16, "d_ff": 32, "heads": 2, "d_k": 8, "d_v": 8}
+    )
+    values.tokenizer.vocab_size = 50
+    values.decode.tokens = 64
+    return config.resolve(values)
+
+
+def test_sentences_are_ragged_and_end_once():
+    ids = bench.ragged_sentences(50, 9, 100)
+    lengths = (ids != PAD).sum(1)
+    assert lengths.max() == 9 and lengths.min() >= 5 and len(set(lengths)) > 2
+    assert ((ids == EOS).sum(1) == 1).all()
+    assert (ids[np.arange(50), lengths - 1] == EOS).all()
+
+
+def test_training_is_counted_and_written_down(tiny, tmp_path):
+    said: list[str] = []
+    path = tmp_path / "bench.json"
+    rows = bench.bench(
+        tiny, [], "train", tokens=64, length=8, rounds=2, output=path, say=said.append
+    )
+    assert rows["batch"] == "8 x 8"
+    assert rows["operations a step, traced"] == rows["operations a step, by formula"]
+    real = (bench.ragged_sentences(8, 8, 50) != PAD).sum()
+    seconds = rows["step, s (median)"]
+    assert rows["real target tokens/s"] == pytest.approx(real / seconds)
+    assert rows["target slots/s"] == pytest.approx(64 / seconds)
+    assert rows["step, s (least)"] <= seconds <= rows["step, s (most)"]
+    assert json.loads(path.read_text()) == rows
+    assert len(said) == len(rows)
+
+
+@pytest.mark.parametrize("what, beam", [("greedy", 1), ("beam", 4)])
+def test_a_search_goes_to_the_limit_with_every_beam(tiny, what, beam):
+    rows = bench.bench(tiny, [], what, length=8, rounds=1, say=lambda line: None)
+    assert (rows["sentences"], rows["tokens a sentence"], rows["beam"]) == (8, 8, beam)
+    assert rows["sentences/s"] == pytest.approx(8 / rows["batch, s (median)"])
+
+
+def test_a_start_is_a_process_of_its_own_that_stops_after_a_step(monkeypatch):
+    commands = []
+
+    def start(command):
+        commands.append(command)
+        return 2.0 + len(commands)
+
+    monkeypatch.setattr(bench, "_until_first_step", start)
+    seconds = bench._startup(["--config=x.py", "--config.seed=3"], rounds=3)
+    # The first start prepares the data and fills the cache; it does not count.
+    assert seconds["start to first step, s (median)"] == 5.0
+    workdirs = [re.findall(r"--workdir=(\S+)", " ".join(c)) for c in commands]
+    assert len({tuple(found) for found in workdirs}) == 4
+    assert all("--config.seed=3" in command for command in commands)

@@ -1,0 +1,79 @@
+"""Operations: by formula as in the traced program, and by hand."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+from test_config import experiment
+
+from transformer import config, flops, train
+from transformer.model import make_model
+
+
+def settings(**changes) -> config.Config:
+    values: ConfigDict = experiment("base")
+    values.update_from_flattened_dict(changes)
+    return config.resolve(values)
+
+
+def test_a_scan_counts_each_turn_and_a_cond_its_dearest_branch():
+    x = jnp.ones((3, 3))
+
+    def turns(y):
+        return jax.lax.scan(lambda c, _: (c @ y, None), x, length=5)[0]
+
+    def either(y):
+        return jax.lax.cond(y[0, 0] > 0, lambda z: z @ z, lambda z: z @ z @ z, y)
+
+    assert flops.traced(turns, x) == 5 * 2 * 27
+    assert flops.traced(either, x) == 2 * 2 * 27
+
+
+def test_a_batched_product_by_hand():
+    # 2 * batch 7 * 3 * 5 * sum over 4
+    def product(x, y):
+        return jnp.einsum("bik,bkj->bij", x, y)
+
+    shapes = jax.ShapeDtypeStruct((7, 3, 4), "f"), jax.ShapeDtypeStruct((7, 4, 5), "f")
+    assert flops.traced(product, *shapes) == 2 * 7 * 3 * 5 * 4
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"model.d_k": 16, "model.d_v": 48, "model.heads": 5},
+        {"model.norm": "pre", "model.tying": "none", "optimizer.accumulation": 2},
+        {"model.layers": 2, "model.dtype": "float32", "loss.block": 100},
+    ],
+    ids=str,
+)
+def test_the_traced_train_step_has_the_operations_of_the_formula(changes):
+    it, rows, source, target, vocabulary = settings(**changes), 8, 12, 10, 1000
+    model = make_model(it.model, vocabulary, vocabulary)
+    state = jax.eval_shape(lambda: train.init_state(it, model))
+    batch = {
+        "source": jax.ShapeDtypeStruct((rows, source), np.int32),
+        "target": jax.ShapeDtypeStruct((rows, target), np.int32),
+    }
+    counted = flops.traced(train.make_train_step(it, model), state, batch)
+    formula = flops.train_step(it.model, rows, source, target, vocabulary)
+    assert counted == formula
+
+
+def test_a_sentence_of_one_word_through_one_layer_by_hand():
+    it = settings(
+        **{
+            "model.layers": 1,
+            "model.d_model": 2,
+            "model.d_ff": 3,
+            "model.heads": 1,
+            "model.d_k": 5,
+            "model.d_v": 7,
+        }
+    )
+    attention = 2 * 5 + 2 * 5 + 2 * 7 + 7 * 2 + 5 + 7  # Q, K, V, output, scores, sums
+    inner = 2 * 3 + 3 * 2
+    multiply_adds = (attention + inner) + (2 * attention + inner) + 2 * 11
+    assert flops.forward(it.model, 1, 1, vocabulary=11) == 2 * multiply_adds
