@@ -22,9 +22,10 @@ from transformer.config import Config, UserError
 from transformer.data import batches
 from transformer.data.tokenizers import PAD
 from transformer.evaluate import announce, batch_sums, corpus_sums, evaluate
-from transformer.model import Transformer, init_params, make_model
+from transformer.model import Transformer, init_params
 from transformer.prepare import prepare
 from transformer.records import Records, write_json, write_run_record
+from transformer.translate import model_of
 
 Batch = Mapping[str, jax.Array]
 
@@ -221,7 +222,7 @@ def _run(settings, workdir, prepared, plan, say) -> bool:
     """Train from the last checkpoint to the last step; False if stopped before."""
     total, wishes = settings.train.steps, settings.train
     vocabulary, validation = prepared.vocabulary, prepared.corpora["validation"]
-    model = make_model(settings.model, vocabulary.source.size, vocabulary.target.size)
+    model = model_of(settings, vocabulary)
     train_step = jax.jit(make_train_step(settings, model), donate_argnums=0)
     with (
         _Signals() as signals,

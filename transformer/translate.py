@@ -146,10 +146,11 @@ class Translator:
         ids = self._source_ids(lines, first)
         results = [[Translation("", 0.0, 0.0, [])] for _ in lines]
         full = [i for i, line in enumerate(lines) if line.strip() and len(ids[i]) > 1]
-        for group in self._groups([len(ids[i]) for i in full]):
+        sequences = [ids[i] for i in full]
+        for group in self._groups([len(sequence) for sequence in sequences]):
             rows = [full[i] for i in group.rows]
             numbers = [first + row for row in rows]
-            found = self._search(group.padded([ids[i] for i in full]), numbers, how)
+            found = self._search(group.padded(sequences), numbers, how)
             for row, hypotheses in zip(rows, found, strict=False):
                 results[row] = hypotheses
         return results
