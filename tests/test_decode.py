@@ -16,7 +16,7 @@ from reference import assert_close
 
 from transformer import decode
 from transformer.decode import Hypotheses
-from transformer.model import Transformer
+from transformer.model import Transformer, search_variables, start_search
 
 EOS, BOS = 1, 2
 MARKS = {"bos": BOS, "eos": EOS}
@@ -426,6 +426,24 @@ ranked = jax.jit(decode._best_continuations, static_argnums=2)
 
 @settings(max_examples=40)
 @given(
+    # One block, few blocks, a prime number of blocks of one, many blocks.
+    size=st.sampled_from([7, 262, 263, 509, 1_000, 1_542, 2_560]),
+    count=st.sampled_from([1, 2, 7]),
+    axes=st.sampled_from([(), (1,), (3,), (2, 3)]),
+    grid=st.sampled_from([0.0, 1.0]),  # the coarse one gives ties
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_the_largest_are_those_of_top_k(size, count, axes, grid, seed):
+    x = np.random.default_rng(seed).normal(size=(*axes, size)).astype(np.float32)
+    x = np.round(x) + 0.0 if grid else x  # -0.0 would rank below 0.0
+    values, ids = decode.largest(jnp.asarray(x), count)
+    order = np.argsort(-x, axis=-1, stable=True)[..., :count]
+    np.testing.assert_array_equal(ids, order)
+    np.testing.assert_array_equal(values, np.take_along_axis(x, order, axis=-1))
+
+
+@settings(max_examples=40)
+@given(
     shape=st.sampled_from([(1, 5, 2), (3, 4, 6), (4, 9, 8), (3, 2, 6), (5, 2, 12)]),
     seed=st.integers(0, 2**32 - 1),
     grid=st.sampled_from([0.0, 1.0, 1e-3]),  # coarse ones give ties
@@ -456,7 +474,8 @@ def test_the_best_continuations_are_those_of_a_full_sort(shape, seed, grid):
 # ---- a Transformer -------------------------------------------------------------------
 
 
-SIZE = 211  # of the vocabulary; more than any number of hypotheses here
+# Of the vocabulary: more than any number of hypotheses here, and 11 blocks of 29.
+SIZE = 319
 
 
 @pytest.fixture(scope="module")
@@ -468,9 +487,9 @@ def tiny() -> tuple[Transformer, Any]:
 
 @functools.partial(jax.jit, static_argnums=0)
 def search_with_model(model, params, source, limits):
-    variables, length = {"params": params}, 12
-    cache = model.apply(variables, source, 3, length, method="start")
-    step = functools.partial(model.apply, variables, method="step")
+    length = 12
+    variables = search_variables(model, params)
+    step, cache = start_search(model, variables, source, 3, length)
     penalty = decode.length_penalty("gnmt", 0.6)
     return decode.beam(step, cache, limits, length, 3, penalty, n_best=3, bos=2, eos=3)
 

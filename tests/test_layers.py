@@ -60,27 +60,35 @@ def test_bfloat16_linear_multiplies_rounded_operands_and_adds_in_float32():
     assert error.max() > 1e-4  # the operands were rounded indeed
 
 
+@pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_gradients_of_linear(dtype):
-    x, kernel, bias = normal(0, 2, 6, 9), normal(1, 9, 5), normal(2, 5)
-    cotangent = normal(3, 2, 6, 5)
+@pytest.mark.parametrize("rows", [1, 12, 9 * layers._SMALL_RESULT // 8 // 256])
+def test_gradients_of_linear(dtype, turned, rows):
+    """For one row, few rows and many, which are multiplied in different forms."""
+    shape, out = (2, rows // 2) if rows > 1 else (1, 1), 256
+    x, kernel, bias = normal(0, *shape, 9), normal(1, 9, out), normal(2, out)
+    cotangent = normal(3, *shape, out)
+    keep = rounded if dtype == "bfloat16" else exact
+    flat_x, g = keep(x).reshape(rows, 9), keep(cotangent).reshape(rows, out)
+    k = keep(kernel)
 
     def value(x, kernel, bias):
-        return (layers.linear(x, kernel, bias, dtype) * cotangent).sum()
+        y = layers.linear(x, kernel, bias, dtype)
+        return (y * cotangent).sum(), y
 
-    gradients = jax.grad(value, argnums=(0, 1, 2))(x, kernel, bias)
-    keep = rounded if dtype == "bfloat16" else exact
-    g = keep(cotangent)
-    flat_x, flat_g = keep(x).reshape(12, 9), g.reshape(12, 5)
-    expected = (g @ keep(kernel).T, flat_x.T @ flat_g, cotangent.sum((0, 1)))
-    sizes = (
-        (abs(g) @ abs(keep(kernel)).T).max(),
-        (abs(flat_x).T @ abs(flat_g)).max(),
-        abs(cotangent).sum((0, 1)).max(),
-    )
-    for gradient, wanted, size in zip(gradients, expected, sizes, strict=True):
-        assert gradient.dtype == jnp.float32
-        assert_close(gradient, wanted, 12, magnitude=size)
+    run = jax.jit(jax.value_and_grad(value, argnums=(0, 1, 2), has_aux=True))
+    stored = layers.Turned(kernel.T) if turned else kernel
+    (_, y), (d_x, d_kernel, d_bias) = run(x, stored, bias)
+    d_kernel = d_kernel.rows.T if turned else d_kernel
+    for found, wanted, magnitude, terms in [
+        (y, flat_x @ k + exact(bias), abs(flat_x) @ abs(k) + abs(bias), 9 + 1),
+        (d_x, g @ k.T, abs(g) @ abs(k).T, out),
+        (d_kernel, flat_x.T @ g, abs(flat_x).T @ abs(g), rows),
+        (d_bias, exact(cotangent).sum((0, 1)), abs(cotangent).sum((0, 1)), rows),
+    ]:
+        assert found.dtype == jnp.float32
+        size = np.asarray(magnitude).max()
+        assert_close(found, wanted.reshape(found.shape), terms, magnitude=size)
 
 
 # -------------------------------------------------------------------------- sub-layers

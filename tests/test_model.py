@@ -20,6 +20,8 @@ from transformer.model import (
     init_params,
     make_model,
     parameter_table,
+    search_variables,
+    start_search,
 )
 
 SIZE = 11  # ids of both vocabularies
@@ -473,17 +475,15 @@ OPTIONS: list[dict[str, Any]] = [
 @functools.partial(jax.jit, static_argnums=0)
 def stepwise_and_whole(model, params, ids, parents, histories):
     """Return logits by steps (T, B, J, V), and of ``histories`` (B, n, T) in full."""
-    variables, (steps, _, beams) = {"params": params}, ids.shape
-    cache = model.apply(variables, SOURCE, beams, steps, method="start")
-
-    def step(cache, xs):
-        return model.apply(variables, cache, *xs, method="step")[::-1]
-
-    _, stepwise = jax.lax.scan(step, cache, (ids, parents))
+    steps, _, beams = ids.shape
+    variables = search_variables(model, params)
+    step, cache = start_search(model, variables, SOURCE, beams, steps)
+    _, stepwise = jax.lax.scan(lambda c, xs: step(c, *xs)[::-1], cache, (ids, parents))
     count = histories.shape[1]
     sources = jnp.repeat(SOURCE, count, axis=0)
     targets = histories.reshape(-1, steps)
-    return stepwise, model.apply(variables, sources, targets, method=forward)
+    whole = model.apply({"params": params}, sources, targets, method=forward)
+    return stepwise, whole
 
 
 @pytest.mark.parametrize("changes", OPTIONS, ids=str)

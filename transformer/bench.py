@@ -24,7 +24,13 @@ from transformer.config import Config
 from transformer.data import batches
 from transformer.data.tokenizers import BOS, EOS, PAD
 from transformer.evaluate import announce
-from transformer.model import configured_vocabulary, init_params, make_model
+from transformer.model import (
+    configured_vocabulary,
+    init_params,
+    make_model,
+    search_variables,
+    start_search,
+)
 from transformer.prepare import prepare
 from transformer.records import write_json
 from transformer.train import init_state, make_train_step
@@ -187,7 +193,8 @@ def _search(settings, beams, slots, length, rounds, profile) -> dict[str, Any]:
     """Search for as many tokens as the source has, whatever the model says."""
     vocabulary = configured_vocabulary(settings)
     model = make_model(settings.model, vocabulary, vocabulary)
-    params = jax.jit(lambda: init_params(model, jax.random.key(settings.seed)))()
+    key = jax.random.key(settings.seed)
+    variables = jax.jit(lambda: search_variables(model, init_params(model, key)))()
     height = max(slots // length, 1)
     source = jnp.asarray(ragged_sentences(height, length, vocabulary))
     limits = jnp.full((height,), length)
@@ -197,10 +204,8 @@ def _search(settings, beams, slots, length, rounds, profile) -> dict[str, Any]:
     never = -1  # no id is this, so that no hypothesis ends before the limit
 
     @jax.jit
-    def search(params, source):
-        variables = {"params": params}
-        cache = model.apply(variables, source, beams, length, method="start")
-        step = functools.partial(model.apply, variables, method="step")
+    def search(variables, source):
+        step, cache = start_search(model, variables, source, beams, length)
         marks = {"bos": BOS, "eos": never}
         if beams == 1:
             return decode.greedy(step, cache, limits, length, **marks).ids
@@ -208,12 +213,12 @@ def _search(settings, beams, slots, length, rounds, profile) -> dict[str, Any]:
         return found.ids
 
     start = time.perf_counter()
-    compiled = search.lower(params, source).compile()
+    compiled = search.lower(variables, source).compile()
     compile_seconds = time.perf_counter() - start
-    _times(1, lambda: compiled(params, source))
-    seconds = _times(rounds, lambda: compiled(params, source))
+    _times(1, lambda: compiled(variables, source))
+    seconds = _times(rounds, lambda: compiled(variables, source))
     if profile is not None:
-        _trace(profile, lambda: compiled(params, source))
+        _trace(profile, lambda: compiled(variables, source))
     return {
         "sentences": height,
         "tokens a sentence": length,

@@ -21,7 +21,9 @@ from transformer.model import (
     configured_vocabulary,
     init_params,
     make_model,
+    search_variables,
     shift_right,
+    start_search,
 )
 
 # Float32 sums taken in another order differ by some units in the last place, 1.2e-7 of
@@ -80,38 +82,38 @@ def batch_dependence(it: Subject) -> float:
 
 def cached_decoding(it: Subject) -> float:
     """Decode token by token with the cache; as the whole target at once."""
-    variables, parents = {"params": it.params}, jnp.zeros((_ROWS, 1), jnp.int32)
+    parents = jnp.zeros((_ROWS, 1), jnp.int32)
 
     @jax.jit
-    def stepwise(source, inputs):
-        def step(cache, ids):
-            arguments = cache, ids[:, None], parents
-            return it.model.apply(variables, *arguments, method="step")[::-1]
+    def stepwise(variables, source, inputs):
+        step, cache = start_search(it.model, variables, source, 1, _TARGET)
 
-        cache = it.model.apply(variables, source, 1, _TARGET, method="start")
-        return jax.lax.scan(step, cache, inputs.T)[1][:, :, 0].swapaxes(0, 1)
+        def score(cache, ids):
+            return step(cache, ids[:, None], parents)[::-1]
 
-    each = stepwise(it.source, shift_right(jnp.asarray(it.target), BOS))
+        return jax.lax.scan(score, cache, inputs.T)[1][:, :, 0].swapaxes(0, 1)
+
+    variables = search_variables(it.model, it.params)
+    each = stepwise(variables, it.source, shift_right(jnp.asarray(it.target), BOS))
     return _difference(it.logits(it.source, it.target), np.asarray(each))
 
 
 def beam_of_one(it: Subject) -> float:
     """Search with a beam of 1; the share of other tokens than greedy search finds."""
-    variables, length = {"params": it.params}, 12
+    length = 12
     limits = jnp.full((_ROWS,), length)
-    step = functools.partial(it.model.apply, variables, method="step")
     penalty = decode.length_penalty(
         it.settings.decode.length_penalty, it.settings.decode.alpha
     )
 
     @jax.jit
-    def both(source):
-        cache = it.model.apply(variables, source, 1, length, method="start")
+    def both(variables, source):
+        step, cache = start_search(it.model, variables, source, 1, length)
         marks = {"bos": BOS, "eos": EOS}
         one = decode.beam(step, cache, limits, length, 1, penalty, **marks)
         return one.ids, decode.greedy(step, cache, limits, length, **marks).ids
 
-    one, greedy = both(it.source)
+    one, greedy = both(search_variables(it.model, it.params), it.source)
     return float((one != greedy).mean())
 
 

@@ -69,8 +69,8 @@ def greedy(
       One hypothesis a sentence; its score is its log-probability.
     """
 
-    def choose(log_probabilities, position):
-        return log_probabilities.argmax(-1)
+    def choose(logits, position):
+        return largest(logits, 1)[1][:, 0]
 
     return _follow(step, cache, limits, length, choose, bos, eos)
 
@@ -109,8 +109,8 @@ def sample(
       temperature and truncation.
     """
 
-    def choose(log_probabilities, position):
-        scaled = jax.nn.log_softmax(log_probabilities / temperature)
+    def choose(logits, position):
+        scaled = jax.nn.log_softmax(logits / temperature)
         ranked = jnp.sort(scaled, axis=-1, descending=True)
         if top_k:
             kth = ranked[:, min(top_k, ranked.shape[-1]) - 1]
@@ -143,9 +143,10 @@ def _follow(step, cache, limits, length, choose, bos, eos) -> Hypotheses:
     def extend(path: _Path) -> _Path:
         parents = jnp.zeros((batch, 1), jnp.int32)
         logits, cache = step(path.cache, path.last[:, None], parents)
-        log_probabilities = jax.nn.log_softmax(logits[:, 0])
-        chosen = choose(log_probabilities, path.position).astype(jnp.int32)
-        gain = jnp.take_along_axis(log_probabilities, chosen[:, None], -1)[:, 0]
+        logits = logits[:, 0]
+        chosen = choose(logits, path.position).astype(jnp.int32)
+        gain = jnp.take_along_axis(logits, chosen[:, None], -1)[:, 0]
+        gain -= jax.nn.logsumexp(logits, axis=-1)
         chosen = jnp.where(path.done, 0, chosen)
         now = path.position + 1
         return _Path(
@@ -273,6 +274,39 @@ def _token(ids, position):
     return lax.dynamic_index_in_dim(ids, position, axis=2, keepdims=False)
 
 
+def largest(x: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
+    """Return the largest numbers of the last axis and their indices, as ``lax.top_k``.
+
+    In two stages, because few numbers can be among them: first the blocks with the
+    largest maxima, then the numbers in these blocks.
+
+    Args:
+      x: (..., V).
+      count: how many, at most V.
+
+    Returns:
+      Numbers and indices (..., count), the largest first, equal ones by index.
+
+    >>> [y.tolist() for y in largest(jnp.array([3.0, 9.0, 4.0, 9.0]), 3)]
+    [[9.0, 9.0, 4.0], [1, 3, 2]]
+    """
+    size, shape = x.shape[-1], (*x.shape[:-1], count)
+    block = max(b for b in range(1, _LARGEST_BLOCK + 1) if size % b == 0)
+    rows = x.reshape(-1, size)  # of three axes the CPU would make a full sort
+    if size // block <= count:
+        found, ids = lax.top_k(rows, count)
+    else:
+        maxima = rows.reshape(len(rows), -1, block).max(-1)
+        best = jnp.sort(lax.top_k(maxima, count)[1])  # sorted: equal ones by index
+        ids = (best[..., None] * block + jnp.arange(block)).reshape(len(rows), -1)
+        found, order = lax.top_k(jnp.take_along_axis(rows, ids, axis=1), count)
+        ids = jnp.take_along_axis(ids, order, axis=1)
+    return found.reshape(shape), ids.reshape(shape)
+
+
+_LARGEST_BLOCK = 256  # numbers
+
+
 def _best_continuations(totals, logits, count):
     """Return the best ``totals[j] + log softmax(logits[j])[v]`` of each sentence.
 
@@ -288,9 +322,9 @@ def _best_continuations(totals, logits, count):
       Totals, hypotheses j and tokens v, each (B, count), the best first.
     """
     within = min(count, logits.shape[-1])
-    best, tokens = lax.top_k(logits, within)
-    normaliser = jax.nn.logsumexp(logits, axis=-1)
-    best = best - normaliser[..., None] + totals[..., None]
+    best, tokens = largest(logits, within)
+    normaliser = jnp.log(jnp.exp(logits - best[..., :1]).sum(-1, keepdims=True))
+    best = best - best[..., :1] - normaliser + totals[..., None]
     batch, beams = totals.shape
     best, tokens = best.reshape(batch, -1), tokens.reshape(batch, -1)
     short = count - best.shape[1]  # tiny vocabularies have fewer continuations

@@ -17,8 +17,17 @@ from jax import lax
 # --------------------------------------------------------------------------- products
 
 
+class Turned(NamedTuple):
+    """A kernel (I, O) that is stored as (O, I), like an embedding table."""
+
+    rows: jax.Array
+
+
+Kernel = jax.Array | Turned
+
+
 def linear(
-    x: jax.Array, kernel: jax.Array, bias: jax.Array | None = None, dtype="float32"
+    x: jax.Array, kernel: Kernel, bias: jax.Array | None = None, dtype="float32"
 ) -> jax.Array:
     """Apply a linear map, ``x W + b``.
 
@@ -38,39 +47,50 @@ def linear(
     return y if bias is None else y + bias
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def product(
-    x: jax.Array, kernel: jax.Array, dtype: str, transposed: bool = False
-) -> jax.Array:
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def product(x: jax.Array, kernel: Kernel, dtype: str) -> jax.Array:
     """Multiply (..., I) by (I, O), operands in ``dtype``, sums and result in float32.
-
-    With ``transposed`` the kernel is stored as (O, I), like an embedding table.
 
     The derivative is written out so that both backward products have this form too:
     left to autodiff, they would take a float32 operand and lose the fast path.
     """
-    if x.size == x.shape[-1] and dtype != "float32":
+    rows = x.reshape(-1, x.shape[-1]).astype(dtype)  # a third axis costs a copy of W
+    count = rows.shape[0]
+    if count == 1 and dtype != "float32":
         # One row alone misses the CPU's fast path by a factor of ten; two do not.
-        return product(jnp.stack([x, x]), kernel, dtype, transposed)[0]
-    axis = 1 if transposed else 0
-    return _contract(x.astype(dtype), kernel.astype(dtype), (x.ndim - 1,), (axis,))
+        rows = jnp.concatenate([rows, rows])
+    if isinstance(kernel, Turned):
+        weights = kernel.rows.astype(dtype)
+        if rows.shape[0] * weights.shape[0] <= _SMALL_RESULT and dtype != "float32":
+            # The CPU re-packs the second operand at each call: let it be the small one.
+            # Without the barrier the compiler would turn the product round again.
+            y = lax.optimization_barrier(_contract(weights, rows, (1,), (1,))).T
+        else:
+            y = _contract(rows, weights, (1,), (1,))
+    else:
+        y = _contract(rows, kernel.astype(dtype), (1,), (0,))
+    return y[:count].reshape(*x.shape[:-1], -1)
 
 
-def _product_forward(x, kernel, dtype, transposed):
-    x, kernel = x.astype(dtype), kernel.astype(dtype)
-    return product(x, kernel, dtype, transposed), (x, kernel)
+def _product_forward(x, kernel, dtype):
+    x, kernel = x.astype(dtype), jax.tree.map(lambda w: w.astype(dtype), kernel)
+    return product(x, kernel, dtype), (x, kernel)
 
 
-def _product_backward(dtype, transposed, operands, gradient):
+def _product_backward(dtype, operands, gradient):
     x, kernel = operands
     gradient = gradient.astype(dtype)
-    d_x = _contract(gradient, kernel, (x.ndim - 1,), (0 if transposed else 1,))
-    leading = tuple(range(x.ndim - 1))
-    pair = (gradient, x) if transposed else (x, gradient)
-    return d_x, _contract(*pair, leading, leading)
+    last, leading = (x.ndim - 1,), tuple(range(x.ndim - 1))
+    if isinstance(kernel, Turned):
+        d_kernel = Turned(_contract(gradient, x, leading, leading))
+        return _contract(gradient, kernel.rows, last, (0,)), d_kernel
+    d_kernel = _contract(x, gradient, leading, leading)
+    return _contract(gradient, kernel, last, (1,)), d_kernel
 
 
 product.defvjp(_product_forward, _product_backward)
+
+_SMALL_RESULT = 2**18  # numbers; up to here turning the result costs next to nothing
 
 
 def _contract(x, y, x_axes, y_axes):
@@ -106,9 +126,9 @@ def layer_norm(
 
 def feed_forward(
     x: jax.Array,
-    kernel_1: jax.Array,
+    kernel_1: Kernel,
     bias_1: jax.Array,
-    kernel_2: jax.Array,
+    kernel_2: Kernel,
     bias_2: jax.Array,
     *,
     dropout_rate: float = 0.0,

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from transformer.layers import product
+from transformer.layers import Turned, product
 
 
 class Sums(NamedTuple):
@@ -111,7 +111,7 @@ def blocked_cross_entropy(
     """
 
     def add(sums: Sums, xs):
-        logits = product(xs[0], table, dtype, True)
+        logits = product(xs[0], Turned(table), dtype)
         return _add(sums, _block_sums(logits, xs[1], xs[2], smoothing, over)), None
 
     blocks = _blocks(block, hidden, targets, weights)
@@ -124,7 +124,7 @@ def _forward(hidden, table, targets, weights, smoothing, over, block, dtype):
     def add(carry, xs):
         sums, d_table = carry
         h, y, w = xs
-        logits, back = jax.vjp(lambda h, e: product(h, e, dtype, True), h, table)
+        logits, back = jax.vjp(lambda h, e: product(h, Turned(e), dtype), h, table)
         sums = _add(sums, _block_sums(logits, y, w, smoothing, over))
         normaliser = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
         here = jnp.arange(logits.shape[-1]) == y[..., None]

@@ -10,13 +10,15 @@ difference between training and evaluation.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import functools
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
 
-from transformer import attention, config, layers
+from transformer import attention, config, decode, layers
 
 TARGET_SPACES = 32  # rows of tensor2tensor's target-space table, of which one is used
 
@@ -37,6 +39,12 @@ class Cache(NamedTuple):
     memory_mask: jax.Array  # (B, 1, 1, S)
 
 
+def _kernel(module: nn.Module, name: str, shape: tuple[int, int]) -> layers.Kernel:
+    """Return a matrix of the module, as ``turned`` has stored it if it is there."""
+    kernel = module.param(name, nn.initializers.glorot_uniform(), shape)
+    return module.get_variable("turned", name, kernel)
+
+
 class Linear(nn.Module):
     """Holds the kernel and bias of ``layers.linear``."""
 
@@ -46,8 +54,7 @@ class Linear(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        shape = (x.shape[-1], self.features)
-        kernel = self.param("kernel", nn.initializers.glorot_uniform(), shape)
+        kernel = _kernel(self, "kernel", (x.shape[-1], self.features))
         bias = None
         if self.use_bias:
             bias = self.param("bias", nn.initializers.zeros, (self.features,))
@@ -91,12 +98,12 @@ class FeedForward(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, key: layers.Key | None) -> jax.Array:
         c = self.config
-        glorot, zeros = nn.initializers.glorot_uniform(), nn.initializers.zeros
+        zeros = nn.initializers.zeros
         return layers.feed_forward(
             x,
-            self.param("kernel_1", glorot, (c.d_model, c.d_ff)),
+            _kernel(self, "kernel_1", (c.d_model, c.d_ff)),
             self.param("bias_1", zeros, (c.d_ff,)),
-            self.param("kernel_2", glorot, (c.d_ff, c.d_model)),
+            _kernel(self, "kernel_2", (c.d_ff, c.d_model)),
             self.param("bias_2", zeros, (c.d_model,)),
             dropout_rate=c.relu_dropout,
             key=key,
@@ -295,7 +302,7 @@ class Transformer(nn.Module):
 
     def logits(self, x: jax.Array) -> jax.Array:
         """Score every id of the target vocabulary, ``x E^T``: (..., D) to (..., V)."""
-        return layers.product(x, self.output_table, self.config.dtype, True)
+        return layers.product(x, layers.Turned(self.output_table), self.config.dtype)
 
     def hidden_and_table(self, source, target, key=None) -> tuple[jax.Array, jax.Array]:
         """Return ``__call__``'s output and the output matrix (V, D), for the loss."""
@@ -375,6 +382,48 @@ class Transformer(nn.Module):
         if positions is not None:
             x = x + positions
         return layers.dropout(x, self.config.dropout, layers.fold_in(key, 0))
+
+
+def search_variables(model: Transformer, params: Any) -> Any:
+    """Store the layers' matrices the way that a search, with its few rows, reads them.
+
+    Args:
+      model: the Transformer.
+      params: its parameters.
+
+    Returns:
+      Variables for ``model.apply``: ``params``, and beside them the collection
+      "turned", every matrix (I, O) as (O, I) in ``config.dtype``. Results are the same
+      with and without it, to rounding.
+    """
+
+    def turn(matrix):
+        # The barrier keeps the turning out of the products, which lack that form.
+        rows = jax.lax.optimization_barrier(matrix.T.astype(model.config.dtype))
+        return layers.Turned(rows)
+
+    matrices = {
+        path: turn(leaf)
+        for path, leaf in flatten_dict(params).items()
+        if path[-1].startswith("kernel")
+    }
+    return {"params": params, "turned": unflatten_dict(matrices)}
+
+
+def start_search(
+    model: Transformer, variables: Any, source: jax.Array, beams: int, length: int
+) -> tuple[decode.Step, Cache]:
+    """Return the step function and the first cache of a search (``decode.py``).
+
+    Args:
+      model: the Transformer.
+      variables: its parameters as ``search_variables`` has them, or plain.
+      source: ids (B, S).
+      beams: J.
+      length: most tokens of an output.
+    """
+    cache = model.apply(variables, source, beams, length, method="start")
+    return functools.partial(model.apply, variables, method="step"), cache
 
 
 def shift_right(target: jax.Array, bos: int) -> jax.Array:

@@ -20,7 +20,14 @@ from transformer.checkpoints import Checkpoints
 from transformer.config import Config, UserError
 from transformer.data.batches import Group, in_order
 from transformer.data.tokenizers import BOS, EOS, PAD, Vocabulary, load_vocabulary
-from transformer.model import Transformer, abstract_params, make_model, shift_right
+from transformer.model import (
+    Transformer,
+    abstract_params,
+    make_model,
+    search_variables,
+    shift_right,
+    start_search,
+)
 
 _LINES_AT_A_TIME = 10_000  # of a stream, sorted by length and translated together
 _LOGIT_SLOTS = 1024  # target slots of which all logits are held, when scoring
@@ -107,6 +114,10 @@ class Translator:
         self.model = model_of(settings, vocabulary)
         self.params = params
         self._warn = warn
+
+    @functools.cached_property
+    def _variables(self) -> Any:
+        return jax.jit(search_variables, static_argnums=0)(self.model, self.params)
 
     def search(self, **changes: Any) -> Search:
         """Return the configured search with some settings changed, None = unchanged."""
@@ -253,7 +264,7 @@ class Translator:
                 how.length_penalty,
                 how.alpha,
                 how.n_best,
-                self.params,
+                self._variables,
                 source,
                 limits.astype(np.int32),
             )
@@ -276,7 +287,7 @@ class Translator:
                     how.temperature,
                     how.top_k,
                     how.top_p,
-                    self.params,
+                    self._variables,
                     source,
                     limits.astype(np.int32),
                     now,
@@ -334,9 +345,9 @@ class Attention:
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5))
 def _beam_or_greedy(
-    model, length, beams, penalty, alpha, n_best, params, source, limits
+    model, length, beams, penalty, alpha, n_best, variables, source, limits
 ):
-    step, cache = _start(model, length, beams, params, source)
+    step, cache = start_search(model, variables, source, beams, length)
     if beams == 1:
         found = decode.greedy(step, cache, limits, length, bos=BOS, eos=EOS)
         divisor = decode.length_penalty(penalty, alpha)(found.lengths)
@@ -355,8 +366,8 @@ def _beam_or_greedy(
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _sampled(model, length, temperature, top_k, top_p, params, source, limits, keys):
-    step, cache = _start(model, length, 1, params, source)
+def _sampled(model, length, temperature, top_k, top_p, variables, source, limits, keys):
+    step, cache = start_search(model, variables, source, 1, length)
     return decode.sample(
         step,
         cache,
@@ -369,12 +380,6 @@ def _sampled(model, length, temperature, top_k, top_p, params, source, limits, k
         top_k=top_k,
         top_p=top_p,
     )
-
-
-def _start(model, length, beams, params, source):
-    variables = {"params": params}
-    cache = model.apply(variables, source, beams, length, method="start")
-    return functools.partial(model.apply, variables, method="step"), cache
 
 
 @functools.partial(jax.jit, static_argnums=0)
