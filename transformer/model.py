@@ -422,8 +422,9 @@ def start_search(
       beams: J.
       length: most tokens of an output.
     """
-    cache = model.apply(variables, source, beams, length, method="start")
-    return functools.partial(model.apply, variables, method="step"), cache
+    cache: Any = model.apply(variables, source, beams, length, method="start")
+    step: Any = functools.partial(model.apply, variables, method="step")
+    return step, cache
 
 
 def shift_right(target: jax.Array, bos: int) -> jax.Array:
