@@ -11,6 +11,7 @@ difference between training and evaluation.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -18,7 +19,7 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from transformer import attention, config, decode, layers
+from transformer import attention, config, layers
 
 TARGET_SPACES = 32  # rows of tensor2tensor's target-space table, of which one is used
 
@@ -412,7 +413,7 @@ def search_variables(model: Transformer, params: Any) -> Any:
 
 def start_search(
     model: Transformer, variables: Any, source: jax.Array, beams: int, length: int
-) -> tuple[decode.Step, Cache]:
+) -> tuple[Callable[..., tuple[jax.Array, Cache]], Cache]:
     """Return the step function and the first cache of a search (``decode.py``).
 
     Args:
