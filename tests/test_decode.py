@@ -32,13 +32,19 @@ def follow(state, token):
 
 
 def table_step(table):
-    """Return a step function over ``table`` (B, STATES, V); its cache is (B, J)."""
+    """Return a step function over ``table`` (B, STATES, V)."""
 
     def step(cache, ids, parents):
-        state = follow(jnp.take_along_axis(cache, parents, axis=1), ids)
-        return table[jnp.arange(len(table))[:, None], state], state
+        row, state = cache
+        state = follow(jnp.take_along_axis(state, parents, axis=1), ids)
+        return table[row[:, None], state], (row, state)
 
     return step
+
+
+def table_cache(table, beams):
+    """Return which table a sentence has (B,), and the states of its beams (B, J)."""
+    return jnp.arange(len(table)), jnp.zeros((len(table), beams), jnp.int32)
 
 
 def counter_step(rows):
@@ -80,7 +86,7 @@ def found_ids(found: Hypotheses, row: int) -> list[list[int]]:
 
 @functools.partial(jax.jit, static_argnames=("length", "beams", "kind", "n_best"))
 def beam(table, limits, alpha, *, length, beams, kind="gnmt", n_best=1):
-    cache = jnp.zeros((len(table), beams), jnp.int32)
+    cache = table_cache(table, beams)
     penalty = decode.length_penalty(kind, alpha)
     step = table_step(table)
     return decode.beam(
@@ -90,13 +96,13 @@ def beam(table, limits, alpha, *, length, beams, kind="gnmt", n_best=1):
 
 @functools.partial(jax.jit, static_argnames="length")
 def greedy(table, limits, *, length):
-    cache = jnp.zeros((len(table), 1), jnp.int32)
+    cache = table_cache(table, 1)
     return decode.greedy(table_step(table), cache, limits, length, **MARKS)
 
 
 @functools.partial(jax.jit, static_argnames=("length", "top_k", "top_p"))
 def sample(table, limits, keys, temperature, *, length, top_k=0, top_p=1.0):
-    cache = jnp.zeros((len(table), 1), jnp.int32)
+    cache = table_cache(table, 1)
     how = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
     return decode.sample(table_step(table), cache, limits, length, keys, **how, **MARKS)
 
@@ -322,6 +328,37 @@ def test_a_result_does_not_depend_on_the_batch(how):
         each = np.concatenate([getattr(x, name) for x in alone])
         assert (whole[order] == np.asarray(getattr(permuted, name))).all()
         assert (whole == each).all()
+
+
+@pytest.mark.parametrize("beams", [1, 2])
+def test_sentences_leave_the_batch_when_half_are_done(beams):
+    """Count the rows of all steps: 64 sentences of which n end at step n."""
+    batch, length = 64, 11
+    lengths = np.random.default_rng(0).permutation(
+        np.repeat(np.arange(1, length), [1, 40, 1, 1, 1, 1, 1, 1, 1, 16])
+    )
+    taken = []
+
+    def step(cache, ids, parents):
+        now, ends = cache
+        jax.debug.callback(functools.partial(taken.append, len(ids)))
+        likely = jnp.where(now + 1 >= ends, EOS, 3)[:, None, None]
+        # The second beam never ends, and is too unlikely ever to come first.
+        logits = jnp.where(jnp.arange(5) == likely, 0.0, -50.0)
+        return jnp.broadcast_to(logits, (*ids.shape, 5)), (now + 1, ends)
+
+    cache, limits = (jnp.int32(0), jnp.asarray(lengths)), jnp.full(batch, length)
+    if beams == 1:
+        found = decode.greedy(step, cache, limits, length, **MARKS)
+    else:
+        penalty = decode.length_penalty("gnmt", 0.6)
+        found = decode.beam(step, cache, limits, length, beams, penalty, **MARKS)
+    jax.effects_barrier()
+    np.testing.assert_array_equal(found.lengths[:, 0], lengths)
+    for row, end in enumerate(lengths):
+        assert found_ids(found, row)[0] == [3] * (end - 1) + [EOS]
+    # 41 are done after step 2, 48 after step 9; then 16 are left, and not halved again.
+    assert taken == [64] * 2 + [32] * 7 + [16] * 1
 
 
 def test_searches_need_no_more_of_a_model_than_a_counter():

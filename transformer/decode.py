@@ -3,8 +3,9 @@
 The searches know no Transformer. They call ``step(cache, ids, parents)``, which takes
 the last token of J hypotheses for each of B sentences, ids (B, J), and the index of the
 hypothesis that each one continues, parents (B, J); it returns the logits of the next
-token (B, J, V) and the new cache. Every sentence is searched on its own: its result
-does not depend on the others in the batch.
+token (B, J, V) and the new cache, whose arrays have the sentences on their first axis
+or are scalars. Every sentence is searched on its own: its result does not depend on the
+others in the batch, and it leaves the batch some time after it is done.
 """
 
 from __future__ import annotations
@@ -69,10 +70,10 @@ def greedy(
       One hypothesis a sentence; its score is its log-probability.
     """
 
-    def choose(logits, position):
+    def choose(logits, position, _):
         return largest(logits, 1)[1][:, 0]
 
-    return _follow(step, cache, limits, length, choose, bos, eos)
+    return _follow(step, cache, limits, length, choose, None, bos, eos)
 
 
 def sample(
@@ -109,7 +110,7 @@ def sample(
       temperature and truncation.
     """
 
-    def choose(logits, position):
+    def choose(logits, position, keys):
         scaled = jax.nn.log_softmax(logits / temperature)
         ranked = jnp.sort(scaled, axis=-1, descending=True)
         if top_k:
@@ -123,7 +124,7 @@ def sample(
         now = jax.vmap(lambda key: jax.random.fold_in(key, position))(keys)
         return jax.vmap(jax.random.categorical)(now, scaled)
 
-    return _follow(step, cache, limits, length, choose, bos, eos)
+    return _follow(step, cache, limits, length, choose, keys, bos, eos)
 
 
 class _Path(NamedTuple):
@@ -133,18 +134,20 @@ class _Path(NamedTuple):
     total: jax.Array  # (B,)
     lengths: jax.Array  # (B,)
     done: jax.Array  # (B,)
+    limits: jax.Array  # (B,)
+    keys: jax.Array | None  # (B,)
     cache: Any
 
 
-def _follow(step, cache, limits, length, choose, bos, eos) -> Hypotheses:
+def _follow(step, cache, limits, length, choose, keys, bos, eos) -> Hypotheses:
     """Extend one hypothesis a sentence by ``choose`` until all have ended."""
     batch = limits.shape[0]
 
     def extend(path: _Path) -> _Path:
-        parents = jnp.zeros((batch, 1), jnp.int32)
+        parents = jnp.zeros((len(path.last), 1), jnp.int32)
         logits, cache = step(path.cache, path.last[:, None], parents)
         logits = logits[:, 0]
-        chosen = choose(logits, path.position).astype(jnp.int32)
+        chosen = choose(logits, path.position, path.keys).astype(jnp.int32)
         gain = jnp.take_along_axis(logits, chosen[:, None], -1)[:, 0]
         gain -= jax.nn.logsumexp(logits, axis=-1)
         chosen = jnp.where(path.done, 0, chosen)
@@ -155,7 +158,9 @@ def _follow(step, cache, limits, length, choose, bos, eos) -> Hypotheses:
             chosen,
             path.total + jnp.where(path.done, 0.0, gain),
             jnp.where(path.done, path.lengths, now),
-            path.done | (chosen == eos) | (now >= limits),
+            path.done | (chosen == eos) | (now >= path.limits),
+            path.limits,
+            path.keys,
             cache,
         )
 
@@ -166,9 +171,11 @@ def _follow(step, cache, limits, length, choose, bos, eos) -> Hypotheses:
         total=jnp.zeros((batch,)),
         lengths=jnp.zeros((batch,), jnp.int32),
         done=jnp.zeros((batch,), bool),
+        limits=limits,
+        keys=keys,
         cache=cache,
     )
-    path = lax.while_loop(lambda p: ~p.done.all(), extend, start)
+    path = _until_done(extend, start)
     found = (path.ids, path.lengths, path.total, path.total)
     return Hypotheses(*(x[:, None] for x in found))
 
@@ -179,6 +186,7 @@ class _Beam(NamedTuple):
     ended: Hypotheses
     parents: jax.Array  # (B, J) whom the alive ones continue
     done: jax.Array  # (B,)
+    limits: jax.Array  # (B,)
     cache: Any
 
 
@@ -218,7 +226,6 @@ def beam(
       follow, cut there.
     """
     batch = limits.shape[0]
-    bound = penalty(limits)
 
     def extend(state: _Beam) -> _Beam:
         alive, now = state.alive, state.position + 1
@@ -238,15 +245,17 @@ def beam(
         going = Hypotheses(ids, lengths, totals, jnp.where(ends, NEVER, totals))
         scores, order = lax.top_k(going.scores, beams)
         going = take(going, order)._replace(scores=scores)
-        settled = going.scores[:, 0] / bound <= ended.scores[:, n_best - 1]
+        highest = going.scores[:, 0] / penalty(state.limits)
+        settled = highest <= ended.scores[:, n_best - 1]
         full = (ended.scores > NEVER).all(-1)
-        done = state.done | settled | full | (now >= limits)
+        done = state.done | settled | full | (now >= state.limits)
         return _Beam(
             now,
             _where(state.done, alive, going),
             ended,
             jnp.take_along_axis(parents, order, axis=1),
             done,
+            state.limits,
             cache,
         )
 
@@ -264,10 +273,39 @@ def beam(
         ended=empty,
         parents=jnp.zeros((batch, beams), jnp.int32),
         done=jnp.zeros((batch,), bool),
+        limits=limits,
         cache=cache,
     )
-    state = lax.while_loop(lambda s: ~s.done.all(), extend, state)
+    state = _until_done(extend, state)
     return _with_unfinished(state.ended, state.alive, penalty)
+
+
+def _until_done(extend, state):
+    """Extend until all sentences are done; halve the batch when half of them are.
+
+    Args:
+      extend: makes one step of a ``_Path`` or ``_Beam`` of any batch size.
+      state: to start from.
+
+    Returns:
+      The state at the end; what it holds beside the results is of no further use.
+    """
+    batch = len(state.done)
+    half = (batch + 1) // 2
+    if half < _LEAST_ROWS:
+        return lax.while_loop(lambda s: ~s.done.all(), extend, state)
+    state = lax.while_loop(lambda s: (~s.done).sum() > half, extend, state)
+    rows = jnp.argsort(state.done, stable=True)[:half]
+    fewer = jax.tree.map(lambda x: x[rows] if x.ndim else x, state)
+    fewer = _until_done(extend, fewer)._replace(cache=None, position=None)
+
+    def put(x, y):
+        return x.at[rows].set(y)
+
+    return jax.tree.map(put, state._replace(cache=None, position=None), fewer)
+
+
+_LEAST_ROWS = 16  # a smaller batch would take a step hardly less time
 
 
 def _token(ids, position):
