@@ -276,3 +276,67 @@ def test_without_a_key_there_is_no_dropout():
     np.testing.assert_array_equal(
         kept, attention.attention(q, k, v, jnp.array(mask))[0]
     )
+
+
+# ---- the fused kernel ----------------------------------------------------------------
+
+
+def test_fused_attention_is_attention_of_rounded_operands():
+    """JAX's own form of the call that cuDNN serves on a GPU, value and gradients."""
+    q, k, _, mask = inputs()
+    v = np.random.default_rng(5).normal(size=k.shape).astype(np.float32)
+    mask[0, 0, 1] = False  # nothing may be attended to here
+
+    def rounded(x):
+        return np.asarray(jnp.asarray(x, jnp.bfloat16), np.float32)
+
+    def fused(q, k, v):
+        return attention.fused_attention(q, k, v, mask, implementation="xla")
+
+    def plain(q, k, v):
+        return attention.attention(q, k, v, mask)[0]
+
+    def gradients(function, *arrays):
+        return jax.grad(lambda *x: (function(*x) ** 2).sum(), (0, 1, 2))(*arrays)
+
+    operands = rounded(q), rounded(k), rounded(v)
+    found, expected = fused(q, k, v), plain(*operands)
+    assert found.dtype == jnp.float32
+    assert not found[0, :, 1].any()
+    # The weights (up to 1) and the output are rounded to 8 bits once each, the scores
+    # too: 2^-9 of the largest product, which the softmax hands on at most twice.
+    scores = np.einsum("bhtk,bhsk->bhts", abs(q), abs(k)).max() / np.sqrt(K)
+    share = 2.0**-9 * (2 + 2 * scores)
+    np.testing.assert_allclose(found, expected, atol=share * abs(v).max(), rtol=0)
+    for ours, theirs in zip(
+        gradients(fused, q, k, v), gradients(plain, *operands), strict=True
+    ):
+        # Products of some ten numbers that are each off by the share above.
+        np.testing.assert_allclose(ours, theirs, atol=10 * share * abs(theirs).max())
+
+
+@pytest.mark.parametrize(
+    "changes, there",
+    [
+        ({}, True),
+        ({"backend": "cpu"}, False),
+        ({"backend": "tpu"}, False),
+        ({"dtype": "float32"}, False),
+        ({"score": "dot"}, False),
+        ({"d_v": 32}, False),
+        ({"d_k": 60, "d_v": 60}, False),
+        ({"d_k": 512, "d_v": 512}, False),
+        ({"lengths": (7, 8)}, False),
+        ({"lengths": (8, 1)}, False),
+    ],
+)
+def test_where_a_fused_kernel_is_known(changes, there):
+    usual = {
+        "backend": "gpu",
+        "dtype": "bfloat16",
+        "score": "scaled_dot",
+        "d_k": 64,
+        "d_v": 64,
+        "lengths": (8, 32),
+    }
+    assert attention.has_fused_kernel(**(usual | changes)) == there

@@ -12,7 +12,8 @@ import pytest
 from reference import assert_close
 from test_config import base
 
-from transformer import config, layers
+from transformer import attention, config, layers
+from transformer import model as model_module
 from transformer.config import UserError
 from transformer.model import (
     Transformer,
@@ -457,6 +458,28 @@ def test_bfloat16_is_as_far_off_as_rounded_parameters_are():
     off = spread(logits(rounded, params, SOURCE, TARGET))
     expected = math.sqrt(2) * np.sqrt(np.square(noise).mean())
     assert expected / 2 < off < expected * 2
+
+
+def test_fused_attention_serves_where_no_weights_are_due(monkeypatch):
+    """As on a GPU, with JAX's own form of the kernel in cuDNN's place."""
+    lengths, calls = {SOURCE.shape[1], TARGET.shape[1]}, []
+
+    def fused(*arguments):
+        calls.append(arguments[0].shape)
+        return attention.attention(*arguments)[0]
+
+    model, params = make(layers=1, d_k=8, d_v=8, attention_dropout=0.4)
+    expected = logits(model, params, SOURCE, TARGET)
+    monkeypatch.setattr(model_module, "attends_fused", lambda c, both: True)
+    monkeypatch.setattr(attention, "fused_attention", fused)
+    run = functools.partial(model.apply, {"params": params}, SOURCE, TARGET)
+    # One rounding more or less: the same functions in another program.
+    assert_close(run(method=forward), expected, 20 * round(5 * math.sqrt(4 * 150)))
+    assert len(calls) == 3 and {shape[2] for shape in calls} <= lengths
+    # Weights that are asked for, or dropped, have to exist.
+    run(mutable=["attention"])
+    run(layers.hash_key(0))
+    assert len(calls) == 3
 
 
 # ---- the cache -----------------------------------------------------------------------

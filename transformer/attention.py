@@ -8,6 +8,7 @@ means that the query of row T may attend to the key of column S.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
@@ -142,6 +143,62 @@ def attention(
     kept = layers.dropout(weights, dropout_rate, key)
     output = jnp.einsum("bhts,bhsw->bhtw", kept, v, preferred_element_type=jnp.float32)
     return output, weights
+
+
+def fused_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    mask: jax.Array | None = None,
+    implementation: Literal["cudnn", "xla"] = "cudnn",
+) -> jax.Array:
+    """Attend as ``attention`` does, in one kernel that keeps no weights (equation 1).
+
+    Args:
+      q: queries (B, H, T, K).
+      k: keys (B, H, S, K).
+      v: values (B, H, S, K), as wide as the keys.
+      mask: boolean, four axes, broadcastable to (B, H, T, S); None allows everything.
+      implementation: whose kernel, see ``jax.nn.dot_product_attention``.
+
+    Returns:
+      The output (B, H, T, K) in float32; the products are made in bfloat16.
+
+    Source: Dao, FlashAttention-2, arXiv:2307.08691.
+    """
+
+    def turn(x):
+        return x.swapaxes(1, 2).astype(jnp.bfloat16)
+
+    output = jax.nn.dot_product_attention(
+        turn(q), turn(k), turn(v), mask=mask, implementation=implementation
+    )
+    output = output.swapaxes(1, 2).astype(jnp.float32)
+    if mask is not None:
+        output = jnp.where(mask.any(-1, keepdims=True), output, 0.0)
+    return output
+
+
+def has_fused_kernel(
+    backend: str, dtype: str, score: str, d_k: int, d_v: int, lengths: tuple[int, int]
+) -> bool:
+    """Say whether cuDNN has a kernel for ``fused_attention``.
+
+    It has them on GPUs, for bfloat16, the scaled dot product, keys as wide as values,
+    widths that are multiples of 8 up to 128, and, with a mask, even lengths.
+
+    Args:
+      backend: of JAX, "cpu", "gpu" or "tpu".
+      dtype: of the operands of the products.
+      score: a key of ``SCORES``.
+      d_k: width of a key.
+      d_v: width of a value.
+      lengths: T and S.
+    """
+    fits = d_k == d_v and d_k % 8 == 0 and d_k <= 128
+    even = all(length % 2 == 0 for length in lengths)
+    known = backend == "gpu" and dtype == "bfloat16" and score == "scaled_dot"
+    return known and fits and even
 
 
 def split_heads(x: jax.Array, heads: int) -> jax.Array:

@@ -112,6 +112,17 @@ class FeedForward(nn.Module):
         )
 
 
+def attends_fused(c: config.Model, lengths: tuple[int, int]) -> bool:
+    """Say whether attention of T to S positions is one kernel where no weights are due.
+
+    Args:
+      c: sizes and choices.
+      lengths: T and S.
+    """
+    backend = jax.default_backend()
+    return attention.has_fused_kernel(backend, c.dtype, c.score, c.d_k, c.d_v, lengths)
+
+
 class MultiHeadAttention(nn.Module):
     """Holds the four projections of section 3.2.2.
 
@@ -147,12 +158,21 @@ class MultiHeadAttention(nn.Module):
         key: layers.Key | None,
     ) -> jax.Array:
         """Attend from each of (B, T, D); returns (B, T, D)."""
+        c = self.config
+        query = attention.split_heads(self.query(x), c.heads)
+        # Neither the weights nor a part of them is wanted: they need not exist.
+        dropped = key is not None and c.attention_dropout > 0
+        if not dropped and not self.is_mutable_collection("attention"):
+            lengths = query.shape[2], keys_values[0].shape[2]
+            if attends_fused(c, lengths):
+                output = attention.fused_attention(query, *keys_values, mask)
+                return self.output(attention.merge_heads(output))
         output, weights = attention.attention(
-            attention.split_heads(self.query(x), self.config.heads),
+            query,
             *keys_values,
             mask,
-            score=attention.SCORES[self.config.score],
-            dropout_rate=self.config.attention_dropout,
+            score=attention.SCORES[c.score],
+            dropout_rate=c.attention_dropout,
             key=key,
         )
         self.sow("attention", "weights", weights)

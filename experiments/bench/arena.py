@@ -1,0 +1,150 @@
+"""Workers that take turns, so that all of them are measured under the same noise.
+
+Seconds of one machine and hour mean nothing on another; ratios within one arena do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import re
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+REST = 0.3  # seconds between two turns, in which spinning OpenMP threads go to sleep
+TURN = 0.5  # seconds that a turn lasts at least: short work is repeated
+_LAST_LINES = 5  # of a dead worker's standard error
+
+
+class Worker:
+    """A process that works when it is told to; see ``worker.py`` for what it says.
+
+    Attributes:
+      name: in tables.
+      info: what it said with READY.
+      seconds: of one piece of work, a number for each turn.
+      trouble: why it takes no more turns, "" while it does.
+      missing: the module that its Python lacks, "" where that is not the trouble.
+    """
+
+    def __init__(
+        self, name: str, command: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
+        self.name = name
+        self.info: dict[str, Any] = {}
+        self.seconds: list[float] = []
+        self.trouble = self.missing = ""
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=os.environ | environment,
+        )
+
+    def wait_until_ready(self) -> None:
+        """Wait until it has built and warmed up its work."""
+        self.info = self._answer("READY") or {}
+
+    def work(self, times: int) -> float | None:
+        """Let it work some times; return the seconds of one, None if it died."""
+        assert self._process.stdin is not None
+        try:
+            print("go", times, file=self._process.stdin, flush=True)
+        except BrokenPipeError:
+            pass  # it is dead, as the missing answer says
+        answer = self._answer("DONE")
+        return None if answer is None else answer["seconds"] / times
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.communicate()
+        self._errors.close()
+
+    def _answer(self, word: str) -> dict[str, Any] | None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(word):
+                return json.loads(line.removeprefix(word))
+        self._explain()
+        return None
+
+    def _explain(self) -> None:
+        code = self._process.wait()
+        self._errors.seek(0)
+        lines = self._errors.read().strip().splitlines()[-_LAST_LINES:]
+        self.trouble = "\n".join([f"ended with exit code {code}", *lines])
+        absent = re.search(r"^ModuleNotFoundError: .*'(.+)'$", self.trouble, re.M)
+        if absent:
+            self.missing = absent[1]
+
+
+def take_turns(
+    workers: Sequence[Worker],
+    rounds: int,
+    say: Callable[[str], None],
+    *,
+    turn: float = TURN,
+    rest: float = REST,
+) -> None:
+    """Measure workers that are being started, and append to their ``seconds``.
+
+    They get ready one after the other, so that no start disturbs another. A first turn,
+    which is not counted, tells how often each has to repeat its work. Then every round
+    gives each a turn, forwards and backwards by turns: what drifts within a round
+    favours nobody. One that dies is out.
+
+    Args:
+      workers: are started here; they sleep until it is their turn.
+      rounds: turns of each that count.
+      say: is told of progress and trouble.
+      turn: seconds that a turn lasts at least.
+      rest: seconds between two turns.
+    """
+    repeats = {}
+    for worker in workers:
+        start = time.perf_counter()
+        worker.wait_until_ready()
+        seconds = None if worker.trouble else worker.work(1)
+        if seconds is None:
+            say(f"{worker.name}: {worker.trouble}")
+            continue
+        repeats[worker.name] = max(1, math.ceil(turn / seconds))
+        say(f"{worker.name}: ready in {time.perf_counter() - start:.1f} s")
+        time.sleep(rest)
+    for number in range(rounds):
+        for worker in workers[:: 1 if number % 2 == 0 else -1]:
+            if worker.trouble:
+                continue
+            seconds = worker.work(repeats[worker.name])
+            if seconds is None:
+                say(f"{worker.name}: {worker.trouble}")
+                continue
+            worker.seconds.append(seconds)
+            time.sleep(rest)
+        say(f"round {number + 1} of {rounds}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Ratio:
+    """How many times as fast one worker is as another."""
+
+    median: float  # ratio of the medians over all rounds
+    least: float  # of the ratios within one round
+    most: float
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
+    """Compare the seconds that two workers took in the same rounds."""
+    each = [b / a for a, b in zip(ours, theirs, strict=True)]
+    middle = statistics.median(theirs) / statistics.median(ours)
+    return Ratio(middle, min(each), max(each))

@@ -1,0 +1,88 @@
+"""What every system is given: sizes of models, ids of sentences, threads.
+
+Whoever is measured reads this file, so it needs numpy alone.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+
+import numpy as np
+
+PAD, UNK, BOS, EOS = range(4)  # as in transformer/data/tokenizers.py
+
+
+class Size(NamedTuple):
+    """Sizes of a post-norm Transformer with one table for all embeddings."""
+
+    layers: int  # in each of the two stacks
+    d_model: int
+    d_ff: int
+    heads: int
+    vocabulary: int
+
+
+SIZES = {
+    "base": Size(6, 512, 2048, 8, 37_000),  # the paper's
+    "small": Size(3, 256, 1024, 4, 8_000),
+}
+ROWS, LENGTH = 64, 32  # of a training batch; LENGTH also of what is translated
+DROPOUT = 0.1  # on sub-layers, attention weights and inner activations alike
+SMOOTHING = 0.1
+EPSILON = 1e-6  # of layer norms
+
+
+def sentences(
+    vocabulary: int, rows: int, length: int, least: float = 1.0, seed: int = 0
+) -> np.ndarray:
+    """Make sentences whose words are as unequally frequent as real ones.
+
+    The probability of the n-th id is proportional to 1 / n (Zipf's law).
+
+    Args:
+      vocabulary: V.
+      rows: B.
+      length: of the longest sentence, EOS included.
+      least: length of the shortest, as a share of ``length``.
+      seed: of the random draws.
+
+    Returns:
+      Ids (B, length) int32, padded.
+    """
+    draw = np.random.default_rng(seed)
+    words = np.arange(EOS + 1, vocabulary)
+    chances = 1 / np.arange(1, len(words) + 1)
+    ids = draw.choice(words, (rows, length), p=chances / chances.sum())
+    lengths = draw.integers(int(least * length), length + 1, rows)
+    lengths[0] = length
+    places = np.arange(length)
+    ids[places == lengths[:, None] - 1] = EOS
+    ids[places >= lengths[:, None]] = PAD
+    return ids.astype(np.int32)
+
+
+def training_batch(vocabulary: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return source and target ids, each (ROWS, LENGTH), at most 15 % padding a row."""
+    source, target = (
+        sentences(vocabulary, ROWS, LENGTH, 0.85, seed) for seed in range(2)
+    )
+    return source, target
+
+
+def shift_right(target: np.ndarray) -> np.ndarray:
+    """Make the decoder's input of a target: BOS in front, the last id left out."""
+    return np.pad(target, ((0, 0), (1, 0)), constant_values=BOS)[:, :-1]
+
+
+def padded(sequences: list[list[int]]) -> np.ndarray:
+    """Return sequences as one array (B, length of the longest), padded."""
+    longest = max(map(len, sequences))
+    return np.array([ids + [PAD] * (longest - len(ids)) for ids in sequences])
+
+
+def cores() -> int:
+    """Return how many cores this process may use: that many threads a system gets."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
