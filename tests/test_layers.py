@@ -91,6 +91,33 @@ def test_gradients_of_linear(dtype, turned, rows):
         assert_close(found, wanted.reshape(found.shape), terms, magnitude=size)
 
 
+def test_this_backend_multiplies_bfloat16():
+    assert layers.operand_dtype("bfloat16", jax.default_backend()) == "bfloat16"
+
+
+def test_a_backend_without_a_form_multiplies_float32(monkeypatch):
+    def fail(dtype):
+        raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: BF16 x BF16 = F32")
+
+    monkeypatch.setattr(layers, "_every_form", fail)
+    assert layers.operand_dtype("bfloat16", "another") == "float32"
+    assert layers.operand_dtype("float32", "another") == "float32"
+    monkeypatch.setattr(layers, "operand_dtype", lambda wanted, backend: "float32")
+    x, kernel = normal(0, 3, 30), normal(1, 30, 4)
+    terms = (abs(exact(x)) @ abs(exact(kernel))).max()
+    y = layers.product(x, kernel, "bfloat16")
+    assert_close(y, exact(x) @ exact(kernel), 30 + 1, magnitude=terms)
+
+
+def test_other_errors_of_a_backend_are_not_hidden(monkeypatch):
+    def fail(dtype):
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
+
+    monkeypatch.setattr(layers, "_every_form", fail)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="EXHAUSTED"):
+        layers.operand_dtype("bfloat16", "a third")
+
+
 # -------------------------------------------------------------------------- sub-layers
 
 

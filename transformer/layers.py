@@ -47,9 +47,57 @@ def linear(
     return y if bias is None else y + bias
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def product(x: jax.Array, kernel: Kernel, dtype: str) -> jax.Array:
     """Multiply (..., I) by (I, O), operands in ``dtype``, sums and result in float32.
+
+    Where the backend has no such product of bfloat16 operands they stay float32.
+
+    Args:
+      x: (..., I).
+      kernel: (I, O).
+      dtype: "float32" or "bfloat16".
+
+    Returns:
+      (..., O) in float32.
+    """
+    return _product(x, kernel, operand_dtype(dtype, jax.default_backend()))
+
+
+@functools.cache
+def operand_dtype(wanted: str, backend: str) -> str:
+    """Return the dtype of the operands of products, after one try on the backend.
+
+    Args:
+      wanted: "float32" or "bfloat16".
+      backend: of JAX.
+    """
+    if wanted == "float32":
+        return wanted
+    with jax.ensure_compile_time_eval():
+        try:
+            jax.block_until_ready(_every_form(wanted))
+        except jax.errors.JaxRuntimeError as error:
+            if "UNIMPLEMENTED" not in str(error):
+                raise
+            return "float32"
+    return wanted
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _every_form(dtype: str):
+    """Multiply in each form that there is below, forward and backward."""
+    multiply = functools.partial(_product, dtype=dtype)
+    square, few, many = (
+        jnp.ones((rows, 64)) for rows in (64, 16, _SMALL_RESULT // 64 + 1)
+    )
+    y, back = jax.vjp(multiply, few.reshape(2, 8, 64), square)
+    z, turned_back = jax.vjp(multiply, few.reshape(2, 8, 64), Turned(square))
+    return y, back(y), z, turned_back(z), multiply(many, Turned(square))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _product(x, kernel, dtype):
+    """Multiply in one form wherever it stands.
 
     The derivative is written out so that both backward products have this form too:
     left to autodiff, they would take a float32 operand and lose the fast path.
@@ -74,7 +122,7 @@ def product(x: jax.Array, kernel: Kernel, dtype: str) -> jax.Array:
 
 def _product_forward(x, kernel, dtype):
     x, kernel = x.astype(dtype), jax.tree.map(lambda w: w.astype(dtype), kernel)
-    return product(x, kernel, dtype), (x, kernel)
+    return _product(x, kernel, dtype), (x, kernel)
 
 
 def _product_backward(dtype, operands, gradient):
@@ -88,7 +136,7 @@ def _product_backward(dtype, operands, gradient):
     return _contract(gradient, kernel, last, (1,)), d_kernel
 
 
-product.defvjp(_product_forward, _product_backward)
+_product.defvjp(_product_forward, _product_backward)
 
 _SMALL_RESULT = 2**18  # numbers; up to here turning the result costs next to nothing
 

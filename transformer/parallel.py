@@ -73,4 +73,7 @@ def _enable_cache() -> str:
     except OSError as error:
         return f"not kept ({error})"
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    return str(folder)
+    # The many small programs of a start are worth keeping too.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    size = sum(path.stat().st_size for path in Path(folder).iterdir())
+    return f"{folder} ({size / 1e6:,.0f} MB)"

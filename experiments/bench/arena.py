@@ -40,52 +40,61 @@ class Worker:
         self.info: dict[str, Any] = {}
         self.seconds: list[float] = []
         self.trouble = self.missing = ""
+        self._command, self._environment = command, environment
+        self._process: subprocess.Popen[str] | None = None
         self._errors = tempfile.TemporaryFile("w+", errors="replace")
-        self._process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            env=os.environ | environment,
-        )
 
-    def wait_until_ready(self) -> None:
-        """Wait until it has built and warmed up its work."""
-        self.info = self._answer("READY") or {}
+    def start(self) -> None:
+        """Start the process and wait until it has built and warmed up its work."""
+        try:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+                env=os.environ | self._environment,
+            )
+        except OSError as error:
+            self.trouble = str(error)
+        else:
+            self.info = self._answer("READY") or {}
 
     def work(self, times: int) -> float | None:
-        """Let it work some times; return the seconds of one, None if it died."""
+        """Let it work some times; return the seconds of one, None if it has died."""
+        if self._process is None or self.trouble:
+            return None
         assert self._process.stdin is not None
         try:
             print("go", times, file=self._process.stdin, flush=True)
         except BrokenPipeError:
-            pass  # it is dead, as the missing answer says
+            pass  # it is dead, as the missing answer will say
         answer = self._answer("DONE")
         return None if answer is None else answer["seconds"] / times
 
     def close(self) -> None:
         """End the process."""
-        self._process.kill()
-        self._process.communicate()
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
         self._errors.close()
 
     def _answer(self, word: str) -> dict[str, Any] | None:
-        assert self._process.stdout is not None
+        assert self._process is not None and self._process.stdout is not None
         for line in self._process.stdout:
             if line.startswith(word):
                 return json.loads(line.removeprefix(word))
-        self._explain()
+        self._explain(self._process.wait())
         return None
 
-    def _explain(self) -> None:
-        code = self._process.wait()
+    def _explain(self, code: int) -> None:
         self._errors.seek(0)
         lines = self._errors.read().strip().splitlines()[-_LAST_LINES:]
         self.trouble = "\n".join([f"ended with exit code {code}", *lines])
-        absent = re.search(r"^ModuleNotFoundError: .*'(.+)'$", self.trouble, re.M)
-        if absent:
-            self.missing = absent[1]
+        absent = re.search(
+            r"\nModuleNotFoundError: No module named '(.+)'$", self.trouble
+        )
+        self.missing = absent[1] if absent else ""
 
 
 def take_turns(
@@ -96,7 +105,7 @@ def take_turns(
     turn: float = TURN,
     rest: float = REST,
 ) -> None:
-    """Measure workers that are being started, and append to their ``seconds``.
+    """Start workers, measure them, and append to their ``seconds``.
 
     They get ready one after the other, so that no start disturbs another. A first turn,
     which is not counted, tells how often each has to repeat its work. Then every round
@@ -104,7 +113,7 @@ def take_turns(
     favours nobody. One that dies is out.
 
     Args:
-      workers: are started here; they sleep until it is their turn.
+      workers: not started yet; each sleeps until it is its turn.
       rounds: turns of each that count.
       say: is told of progress and trouble.
       turn: seconds that a turn lasts at least.
@@ -113,8 +122,8 @@ def take_turns(
     repeats = {}
     for worker in workers:
         start = time.perf_counter()
-        worker.wait_until_ready()
-        seconds = None if worker.trouble else worker.work(1)
+        worker.start()
+        seconds = worker.work(1)
         if seconds is None:
             say(f"{worker.name}: {worker.trouble}")
             continue

@@ -1,0 +1,143 @@
+"""A trained run and sentences to translate, for other systems.
+
+    python experiments/bench/export.py --workdir=runs/multi30k --input=test.en \\
+        --output=exported
+
+writes what ``weights.py`` describes. ``peer_transformers.py`` and
+``peer_ctranslate2.py`` make their own models of it, each in its own Python.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import numpy as np
+import weights
+from sizes import EOS, Size
+
+import transformer
+from transformer import config, layers, parallel
+from transformer.data.batches import in_order
+from transformer.translate import Translator
+
+# What a model must be to have a counterpart in the other systems.
+_COMMON = {
+    "norm": "post",
+    "tying": "three",
+    "attention_bias": True,
+    "score": "scaled_dot",
+    "window": 0,
+    "target_space": False,
+}
+
+
+def main() -> None:
+    """Export the run that the arguments name."""
+    parser = argparse.ArgumentParser(description="Export a run for other systems.")
+    parser.add_argument("--workdir", type=Path, required=True)
+    parser.add_argument("--input", type=Path, required=True, help="a sentence a line")
+    parser.add_argument("--output", type=Path, required=True, help="folder to make")
+    values = parser.parse_args()
+    parallel.start("cpu")
+    try:
+        export(values.workdir, values.input, values.output)
+    except config.UserError as error:
+        parser.error(str(error))
+
+
+def export(workdir: Path, source: Path, output: Path) -> None:
+    """Write the parameters of a run, and a file of sentences, into a folder."""
+    translator = open_run(workdir, "float32")
+    task = make_task(translator, read_sentences(source))
+    sentences = [*task.sources, *task.targets]
+    longest = max(task.limit, *map(len, sentences)) + 1
+    output.mkdir(parents=True, exist_ok=True)
+    weights.save(output, take_weights(translator, longest), task)
+
+
+def open_run(workdir: Path, dtype: str) -> Translator:
+    """Load a trained model, with matrix products of the form asked for."""
+    translator = transformer.load(workdir)
+    settings = translator.settings
+    model = dataclasses.replace(settings.model, dtype=dtype)
+    settings = dataclasses.replace(settings, model=model)
+    return Translator(settings, translator.vocabulary, translator.params)
+
+
+def read_sentences(path: Path) -> list[str]:
+    """Return the lines of a text file.
+
+    Raises:
+      UserError: if one has no text: peers would translate it, this project does not.
+    """
+    lines = path.read_text("utf-8").removesuffix("\n").split("\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            raise config.UserError(
+                f"{path}, line {number}: expected a sentence, got none; take it out"
+            )
+    return lines
+
+
+def make_task(translator: Translator, lines: Sequence[str]) -> weights.Task:
+    """Return sentences as ids, in the translator's own batches, and how to search.
+
+    Args:
+      translator: in float32, for the scores.
+      lines: source sentences.
+    """
+    settings, vocabulary = translator.settings.decode, translator.vocabulary
+    translations = translator.translate(lines, beam=1)
+    sources = [[*ids, EOS] for ids in vocabulary.source.encode_many(lines)]
+    lengths = [len(ids) for ids in sources]
+    targets = vocabulary.target.encode_many(translations)
+    return weights.Task(
+        sources=sources,
+        groups=[g.rows.tolist() for g in in_order(lengths, settings.tokens)],
+        limit=max(lengths) + settings.extra_tokens,
+        alpha=settings.alpha,
+        targets=[[*ids, EOS] for ids in targets],
+        scores=translator.score(lines, translations),
+    )
+
+
+def take_weights(translator: Translator, longest: int) -> weights.Weights:
+    """Return the parameters of a translator, and that many rows of positions.
+
+    Raises:
+      UserError: if the other systems have no such model.
+    """
+    model = translator.settings.model
+    for name, wanted in _COMMON.items():
+        if getattr(model, name) != wanted:
+            _refuse(name, wanted, getattr(model, name))
+    if not model.heads * model.d_k == model.heads * model.d_v == model.d_model:
+        _refuse("d_k and d_v", model.d_model / model.heads, (model.d_k, model.d_v))
+    if model.positions not in layers.POSITIONS:
+        _refuse("positions", " or ".join(layers.POSITIONS), model.positions)
+    arrays = {
+        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(translator.params)
+    }
+    rows = len(arrays["source_embedding"])
+    return weights.Weights(
+        Size(model.layers, model.d_model, model.d_ff, model.heads, rows),
+        model.norm_epsilon,
+        np.asarray(layers.POSITIONS[model.positions](longest, model.d_model)),
+        arrays,
+    )
+
+
+def _refuse(name: str, wanted: object, got: object) -> None:
+    raise config.UserError(
+        f"model.{name}: expected {wanted}, which other systems have too, got {got}; "
+        "export another run"
+    )
+
+
+if __name__ == "__main__":
+    main()

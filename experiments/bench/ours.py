@@ -1,0 +1,116 @@
+"""This project as a worker: its own train step, search and translator.
+
+    python experiments/bench/ours.py search \\
+        --size=small --dtype=bfloat16 --sentences=32 --beam=4
+"""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import export
+import jax
+import jax.numpy as jnp
+import sizes
+import worker
+
+from transformer import config, decode, parallel
+from transformer.model import (
+    Transformer,
+    init_params,
+    make_model,
+    search_variables,
+    start_search,
+)
+from transformer.train import init_state, make_train_step
+
+_BASE = Path(__file__).parents[1] / "base.py"
+_NEVER = -1  # no id is this, so that no hypothesis ends before the limit
+
+
+def train(size: str, dtype: str) -> worker.Work:
+    """Make updates on one batch."""
+    settings, model = _set_up(size, dtype)
+    state = jax.jit(lambda: init_state(settings, model))()
+    source, target = sizes.training_batch(model.target_size)
+    batch = {"source": source, "target": target}
+    train_step = jax.jit(make_train_step(settings, model), donate_argnums=0)
+
+    def step() -> float:
+        nonlocal state
+        state, metrics = train_step(state, batch)
+        jax.block_until_ready(state)
+        return metrics["loss"].item()
+
+    return worker.Work(step, _info())
+
+
+def search(size: str, dtype: str, sentences: int, beam: int) -> worker.Work:
+    """Translate sentences into as many tokens as they have."""
+    settings, model = _set_up(size, dtype)
+    key = jax.random.key(settings.seed)
+    variables = jax.jit(lambda: search_variables(model, init_params(model, key)))()
+    source = sizes.sentences(model.source_size, sentences, sizes.LENGTH)
+    penalty = decode.length_penalty("gnmt", settings.decode.alpha)
+    length = sizes.LENGTH
+
+    @jax.jit
+    def found(variables: Any, source: jax.Array) -> jax.Array:
+        step, cache = start_search(model, variables, source, beam, length)
+        limits, marks = jnp.full(sentences, length), {"bos": sizes.BOS, "eos": _NEVER}
+        if beam == 1:
+            return decode.greedy(step, cache, limits, length, **marks).ids
+        return decode.beam(step, cache, limits, length, beam, penalty, **marks).ids
+
+    def step() -> None:
+        jax.block_until_ready(found(variables, source))
+
+    return worker.Work(step, _info())
+
+
+def translate(workdir: Path, input: Path, dtype: str, beam: int) -> worker.Work:
+    """Translate a file of sentences, one a line, by a trained run."""
+    _start()
+    translator = export.open_run(workdir, dtype)
+    lines = export.read_sentences(input)
+    how = {"beam": beam, "length_penalty": "power"}  # what the peers have too
+    outputs = [found[0].ids for found in translator.hypotheses(lines, **how)]
+
+    def step() -> list[str]:
+        return translator.translate(lines, **how)
+
+    info = {"outputs": outputs, "sentences": len(lines)}
+    return worker.Work(step, info | _info())
+
+
+def _start() -> None:
+    parallel.start("cpu")
+
+
+def _set_up(size: str, dtype: str) -> tuple[config.Config, Transformer]:
+    """Return experiments/base.py of another size, with dropout where peers have it."""
+    _start()
+    wanted = sizes.SIZES[size]
+    values = runpy.run_path(str(_BASE))["get_config"]()
+    values.model.layers = wanted.layers
+    values.model.d_model = wanted.d_model
+    values.model.d_ff = wanted.d_ff
+    values.model.heads = wanted.heads
+    values.model.d_k = values.model.d_v = wanted.d_model // wanted.heads
+    values.model.dropout = sizes.DROPOUT
+    values.model.attention_dropout = values.model.relu_dropout = sizes.DROPOUT
+    values.model.norm_epsilon = sizes.EPSILON
+    values.model.dtype = dtype
+    values.loss.smoothing = sizes.SMOOTHING
+    settings = config.resolve(values)
+    return settings, make_model(settings.model, wanted.vocabulary, wanted.vocabulary)
+
+
+def _info() -> dict[str, Any]:
+    return {"versions": worker.versions("jax", "jaxlib")}
+
+
+if __name__ == "__main__":
+    worker.run(train, search, translate)
