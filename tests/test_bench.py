@@ -69,3 +69,47 @@ def test_a_start_is_a_process_of_its_own_that_stops_after_a_step(monkeypatch):
     workdirs = [re.findall(r"--workdir=(\S+)", " ".join(c)) for c in commands]
     assert len({tuple(found) for found in workdirs}) == 4
     assert all("--config.seed=3" in command for command in commands)
+
+
+def test_the_costliest_operations_are_added_up_and_named():
+    def event(name, microseconds, **changes):
+        return {"ph": "X", "dur": microseconds, "args": {"hlo_op": name}} | changes
+
+    events = [
+        event("dot.1", 3000),
+        event("while.2", 9000),
+        event("add.3", 1000),
+        event("dot.1", 2500),
+        event("dot.1", 7, ph="B"),
+        event("thread", 8000, args={}),
+    ]
+    program = """
+      %dot.1 = f32[2]{0} dot(%a, %b), metadata={op_name="jit(step)/layers/dot"}
+      %add.3 = f32[2]{0} add(%a, %b)"""
+    assert bench.costliest(events, program) == [
+        (5.5, 2, "dot.1  jit(step)/layers/dot"),
+        (1.0, 1, "add.3"),
+    ]
+    assert len(bench.costliest(events, program, count=1)) == 1
+
+
+def test_a_profile_is_written_and_its_costs_are_printed(tiny, tmp_path):
+    said: list[str] = []
+    rows = bench.bench(
+        tiny, [], "greedy", length=8, rounds=1, profile=tmp_path, say=said.append
+    )
+    assert any(tmp_path.rglob("perfetto_trace.json.gz"))
+    printed = said[len(rows) :]
+    assert 1 <= len(printed) <= 10 and all(" ms " in line for line in printed)
+    assert any("Transformer.step" in line for line in printed)
+
+
+def test_input_is_measured_on_the_run_s_own_batches():
+    values: ConfigDict = experiment("numbers")
+    values.data.train_pairs = 2000
+    values.model.update({"layers": 1, "d_model": 16, "d_ff": 32, "d_k": 8, "d_v": 8})
+    rows = bench.bench(config.resolve(values), [], "input", rounds=1, say=lambda _: 0)
+    assert rows["batches"] == 200 and rows["batches/s"] > 0
+    ready = rows["batches/s"] / rows["steps/s"]
+    assert rows["batches ready when a step ends"] == pytest.approx(ready)
+    assert 0 < rows["shapes, a program each"] <= values.batch.shapes

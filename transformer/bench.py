@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gzip
+import json
 import os
+import re
 import resource
 import signal
 import statistics
@@ -11,9 +14,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +27,10 @@ from transformer.config import Config
 from transformer.data import batches
 from transformer.data.tokenizers import BOS, EOS, PAD
 from transformer.evaluate import announce
+from transformer.layers import operand_dtype
 from transformer.model import (
+    Transformer,
+    attends_fused,
     configured_vocabulary,
     init_params,
     make_model,
@@ -34,6 +40,7 @@ from transformer.model import (
 from transformer.prepare import prepare
 from transformer.records import write_json
 from transformer.train import init_state, make_train_step
+from transformer.translate import model_of
 
 _PEAK_SIZE = 2048  # of the square matrices whose product gives the machine's peak
 _INPUT_BATCHES = 200
@@ -61,7 +68,8 @@ def bench(
       length: of the longest sentence; the shortest is half as long.
       rounds: measurements, of which the median is printed.
       output: file for the same numbers as JSON.
-      profile: folder for a trace of one more step, for TensorBoard or Perfetto.
+      profile: folder for a trace of one more step, for TensorBoard or Perfetto; its
+        costliest operations are printed too.
       say: is told the results.
 
     Returns:
@@ -84,9 +92,12 @@ def bench(
     unit = 1 if sys.platform == "darwin" else 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
     rows["peak memory of the process, MB"] = peak / 1e6
+    costliest = rows.pop("costliest", [])
     width = max(map(len, rows))
     for name, value in rows.items():
         say(f"{name:{width}}  {_text(value)}")
+    for cost in costliest:
+        say(f"{cost.milliseconds:10.2f} ms  {cost.calls:5} x  {cost.operation}")
     if output is not None:
         write_json(output, rows)
     return rows
@@ -141,33 +152,38 @@ def ragged_sentences(rows: int, length: int, vocabulary: int) -> np.ndarray:
     return ids
 
 
+class _Stepper:
+    """A compiled train step with the state it goes on from."""
+
+    def __init__(self, settings: Config, model: Transformer, batch: Any) -> None:
+        self.state = jax.jit(lambda: init_state(settings, model))()
+        self.batch = jax.tree.map(jnp.asarray, dict(batch))
+        self.step = make_train_step(settings, model)
+        start = time.perf_counter()
+        jitted = jax.jit(self.step, donate_argnums=0)
+        self.compiled = jitted.lower(self.state, self.batch).compile()
+        self.compile_seconds = time.perf_counter() - start
+
+    def __call__(self) -> Any:
+        self.state, metrics = self.compiled(self.state, self.batch)
+        return metrics
+
+
 def _train(settings, tokens, length, rounds, profile) -> dict[str, Any]:
     vocabulary = configured_vocabulary(settings)
     height = (
         max(tokens // length // settings.batch.multiple, 1) * settings.batch.multiple
     )
     model = make_model(settings.model, vocabulary, vocabulary)
-    state = jax.jit(lambda: init_state(settings, model))()
-    batch = {
-        "source": jnp.asarray(ragged_sentences(height, length, vocabulary)),
-        "target": jnp.asarray(ragged_sentences(height, length, vocabulary)),
-    }
-    step = make_train_step(settings, model)
-    start = time.perf_counter()
-    compiled = jax.jit(step, donate_argnums=0).lower(state, batch).compile()
-    compile_seconds = time.perf_counter() - start
-
-    def work() -> Any:
-        nonlocal state
-        state, metrics = compiled(state, batch)
-        return metrics
-
-    _times(2, work)
-    seconds = _times(rounds, work)
-    if profile is not None:
-        _trace(profile, work)
+    batch = dict.fromkeys(
+        ("source", "target"), ragged_sentences(height, length, vocabulary)
+    )
+    step = _Stepper(settings, model, batch)
+    _times(2, step)
+    seconds = _times(rounds, step)
+    costliest = _trace(profile, step, step.compiled) if profile is not None else []
     median = statistics.median(seconds)
-    counted = flops.traced(step, state, batch)
+    counted = flops.traced(step.step, step.state, step.batch)
     formula = flops.train_step(settings.model, height, length, length, vocabulary)
     peak = matrix_peak(settings.model.dtype)
     return {
@@ -175,13 +191,25 @@ def _train(settings, tokens, length, rounds, profile) -> dict[str, Any]:
         **_timing(seconds, "step"),
         "real target tokens/s": int((batch["target"] != PAD).sum()) / median,
         "target slots/s": height * length / median,
-        "compile, s": compile_seconds,
+        "compile, s": step.compile_seconds,
         "operations a step, traced": counted,
         "operations a step, by formula": formula,
         "operations/s": counted / median,
         f"operations/s of a {_PEAK_SIZE} matrix product": peak,
         "share of that": counted / median / peak,
-        "temporaries of a step, MB": _temporaries(compiled),
+        "temporaries of a step, MB": _temporaries(step.compiled),
+        **_choices(settings, (length, length)),
+        "costliest": costliest,
+    }
+
+
+def _choices(settings: Config, lengths: tuple[int, int]) -> dict[str, str]:
+    """Return what the code has chosen for this backend."""
+    dtype = operand_dtype(settings.model.dtype, jax.default_backend())
+    fused = attends_fused(settings.model, lengths)
+    return {
+        "products": f"{dtype} x {dtype} -> float32",
+        "attention": "one cuDNN kernel" if fused else "written out",
     }
 
 
@@ -217,8 +245,8 @@ def _search(settings, beams, slots, length, rounds, profile) -> dict[str, Any]:
     compile_seconds = time.perf_counter() - start
     _times(1, lambda: compiled(variables, source))
     seconds = _times(rounds, lambda: compiled(variables, source))
-    if profile is not None:
-        _trace(profile, lambda: compiled(variables, source))
+    work = functools.partial(compiled, variables, source)
+    costliest = _trace(profile, work, compiled) if profile is not None else []
     return {
         "sentences": height,
         "tokens a sentence": length,
@@ -227,11 +255,13 @@ def _search(settings, beams, slots, length, rounds, profile) -> dict[str, Any]:
         "sentences/s": height / statistics.median(seconds),
         "compile, s": compile_seconds,
         "temporaries, MB": _temporaries(compiled),
+        **_choices(settings, (beams, length * beams)),
+        "costliest": costliest,
     }
 
 
 def _input(settings: Config, rounds: int) -> dict[str, Any]:
-    """Make batches of the configuration's own data, and do nothing with them."""
+    """Make batches of the configuration's own data; then train on one of them."""
     with tempfile.TemporaryDirectory() as folder:
         prepared = prepare(settings, folder)
         plan = batches.Batches(prepared.corpora["train"], settings.batch, settings.seed)
@@ -240,11 +270,20 @@ def _input(settings: Config, rounds: int) -> dict[str, Any]:
             return sum(1 for _ in batches.prefetch(plan, 0, _INPUT_BATCHES))
 
         seconds = _times(rounds, work)
+        model = model_of(settings, prepared.vocabulary)
+        step = _Stepper(settings, model, plan.batch_at(0))
+    _times(2, step)
+    median, training = statistics.median(seconds), _times(rounds, step)
     return {
         "batches": _INPUT_BATCHES,
         **_timing(seconds, "all of them"),
-        "batches/s": _INPUT_BATCHES / statistics.median(seconds),
+        "batches/s": _INPUT_BATCHES / median,
+        "steps/s": 1 / statistics.median(training),
+        "batches ready when a step ends": (
+            _INPUT_BATCHES / median * statistics.median(training)
+        ),
         "padding": plan.figures.padding,
+        "shapes, a program each": len(plan.shapes),
     }
 
 
@@ -282,6 +321,45 @@ def _until_first_step(command: list[str]) -> float:
     raise RuntimeError(f"no step was made, exit code {process.wait()}: {command}")
 
 
-def _trace(folder: Path, work: Callable[[], Any]) -> None:
+class Cost(NamedTuple):
+    """What one operation of a program took."""
+
+    milliseconds: float
+    calls: int
+    operation: str
+
+
+def _trace(folder: Path, work: Callable[[], Any], compiled: Any) -> list[Cost]:
+    """Write a trace of ``work``; return the costliest operations of its program."""
     with jax.profiler.trace(str(folder), create_perfetto_trace=True):
         jax.block_until_ready(work())
+    newest = max(folder.rglob("perfetto_trace.json.gz"), key=os.path.getmtime)
+    with gzip.open(newest) as file:
+        events = json.load(file)["traceEvents"]
+    return costliest(events, compiled.as_text())
+
+
+def costliest(
+    events: Sequence[Mapping[str, Any]], program: str, count: int = 10
+) -> list[Cost]:
+    """Add up the time of each operation in a trace.
+
+    Args:
+      events: of a Perfetto trace, durations in microseconds.
+      program: the compiled program's text, which says where an operation comes from.
+      count: how many to return.
+
+    Returns:
+      The costliest operations, loops and calls left out because they contain others.
+    """
+    origin = dict(re.findall(r'%([\w.-]+) = .*op_name="([^"]*)"', program))
+    spent: dict[str, list[float]] = {}
+    for event in events:
+        if event.get("ph") == "X" and "hlo_op" in event.get("args", {}):
+            spent.setdefault(event["args"]["hlo_op"], []).append(event["dur"] / 1e3)
+    costs = [
+        Cost(sum(times), len(times), f"{name}  {origin.get(name, '')}".rstrip())
+        for name, times in spent.items()
+        if not name.startswith(("while", "call", "conditional"))
+    ]
+    return sorted(costs, reverse=True)[:count]
