@@ -152,8 +152,8 @@ def ragged_sentences(rows: int, length: int, vocabulary: int) -> np.ndarray:
     return ids
 
 
-class _Stepper:
-    """A compiled train step with the state it goes on from."""
+class Stepper:
+    """A compiled train step with the state it goes on from; call it to make a step."""
 
     def __init__(self, settings: Config, model: Transformer, batch: Any) -> None:
         self.state = jax.jit(lambda: init_state(settings, model))()
@@ -178,7 +178,7 @@ def _train(settings, tokens, length, rounds, profile) -> dict[str, Any]:
     batch = dict.fromkeys(
         ("source", "target"), ragged_sentences(height, length, vocabulary)
     )
-    step = _Stepper(settings, model, batch)
+    step = Stepper(settings, model, batch)
     _times(2, step)
     seconds = _times(rounds, step)
     costliest = _trace(profile, step, step.compiled) if profile is not None else []
@@ -271,7 +271,7 @@ def _input(settings: Config, rounds: int) -> dict[str, Any]:
 
         seconds = _times(rounds, work)
         model = model_of(settings, prepared.vocabulary)
-        step = _Stepper(settings, model, plan.batch_at(0))
+        step = Stepper(settings, model, plan.batch_at(0))
     _times(2, step)
     median, training = statistics.median(seconds), _times(rounds, step)
     return {

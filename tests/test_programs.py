@@ -1,0 +1,103 @@
+"""What the compiled programs hold: counts, which no noise of a machine can change."""
+
+import functools
+import math
+import re
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from test_config import experiment
+
+from transformer import bench, config, decode, flops
+from transformer.model import (
+    init_params,
+    make_model,
+    search_variables,
+    start_search,
+)
+
+VOCABULARY, ROWS, LENGTH = 3000, 16, 16
+BEAMS, OUTPUT = 4, 24
+
+
+def settings(**loss: Any) -> config.Config:
+    values = experiment("base")
+    values.model.update(
+        {"layers": 2, "d_model": 64, "d_ff": 96, "heads": 4, "d_k": 16, "d_v": 16}
+    )
+    values.tokenizer.vocab_size = VOCABULARY
+    values.loss.update(loss)
+    return config.resolve(values)
+
+
+@functools.cache
+def train_step(block: int) -> Any:
+    c = settings(block=block)
+    model = make_model(c.model, VOCABULARY, VOCABULARY)
+    ids = bench.ragged_sentences(ROWS, LENGTH, VOCABULARY)
+    return bench.Stepper(c, model, {"source": ids, "target": ids}).compiled
+
+
+def shape(text: str) -> tuple[int, ...]:
+    """Read the first shape in a piece of a program, f32[2,3]."""
+    found = re.search(r"\w+\[([\d,]*)\]", text)
+    assert found, text
+    return tuple(int(n) for n in found[1].split(",") if n)
+
+
+def products(program: str) -> int:
+    """Add up the operations of the matrix products in a program's text, 2 a term."""
+    total, shapes = 0, {}
+    for line in program.splitlines():
+        named = re.match(r"\s*(?:ROOT )?%([\w.-]+) = (\w+\[[\d,]*\])", line)
+        if not named:
+            continue
+        shapes[named[1]] = shape(named[2])
+        dot = re.search(r" dot\(.*?%([\w.-]+), .*lhs_contracting_dims={([\d,]+)}", line)
+        if dot:
+            terms = math.prod(shapes[dot[1]][int(axis)] for axis in dot[2].split(","))
+            total += 2 * terms * math.prod(shape(named[2]))
+    return total
+
+
+def test_a_compiled_step_multiplies_what_the_formula_says():
+    counted = products(train_step(block=ROWS * LENGTH).as_text())
+    formula = flops.train_step(settings().model, ROWS, LENGTH, LENGTH, VOCABULARY)
+    assert counted == pytest.approx(formula, rel=0.03)
+
+
+def test_the_loss_holds_one_block_of_logits_at_a_time():
+    logits = 4 * ROWS * LENGTH * VOCABULARY  # bytes
+    whole, blocked = (
+        train_step(block).memory_analysis().temp_size_in_bytes
+        for block in (ROWS * LENGTH, ROWS)
+    )
+    assert whole > logits
+    # A block of the 16, once as logits and once as their gradient.
+    assert blocked < whole - logits * (1 - 2 / LENGTH)
+
+
+def test_a_search_never_moves_its_cache():
+    c = settings()
+    model = make_model(c.model, VOCABULARY, VOCABULARY)
+    params = jax.jit(lambda: init_params(model, jax.random.key(0)))()
+    limits = jnp.full((ROWS,), OUTPUT)
+
+    @jax.jit
+    def search(variables, source):
+        step, cache = start_search(model, variables, source, BEAMS, OUTPUT)
+        penalty = decode.length_penalty("gnmt", 0.6)
+        return decode.beam(
+            step, cache, limits, OUTPUT, BEAMS, penalty, bos=2, eos=3
+        ).ids
+
+    source = bench.ragged_sentences(ROWS, LENGTH, VOCABULARY)
+    program = search.lower(search_variables(model, params), source).compile().as_text()
+    cache = ROWS * c.model.heads * OUTPUT * BEAMS * c.model.d_k
+    moved = re.compile(r"= (\w+\[[\d,]*\]\S*) (?:transpose|copy|gather)\(")
+    written = re.findall(r"= (\w+\[[\d,]*\]\S*) dynamic-update-slice\(", program)
+    assert [math.prod(shape(x)) for x in written].count(cache) >= 2 * c.model.layers
+    for result in moved.findall(program):
+        assert math.prod(shape(result)) != cache, result
