@@ -99,5 +99,6 @@ def test_a_search_never_moves_its_cache():
     moved = re.compile(r"= (\w+\[[\d,]*\]\S*) (?:transpose|copy|gather)\(")
     written = re.findall(r"= (\w+\[[\d,]*\]\S*) dynamic-update-slice\(", program)
     assert [math.prod(shape(x)) for x in written].count(cache) >= 2 * c.model.layers
-    for result in moved.findall(program):
+    # The entry makes the empty caches, once; the loop stands before it.
+    for result in moved.findall(program.split("ENTRY")[0]):
         assert math.prod(shape(result)) != cache, result
