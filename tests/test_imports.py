@@ -12,7 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "transformer"
 FILES = sorted(PACKAGE.rglob("*.py"))
-EXPERIMENTS = sorted((ROOT / "experiments").rglob("*.py"))
+EXPERIMENTS = sorted((ROOT / "experiments").glob("*.py"))  # configurations
+BENCH = sorted((ROOT / "experiments" / "bench").glob("*.py"))  # programs
 
 FLOORS = [
     {"__init__", "config"},
@@ -40,6 +41,14 @@ KNOWN_BY = {
     "sentencepiece": {"data/tokenizers.py"},
     "tensorboardX": {"records.py"},
     "tensorflow_datasets": {"data/sources.py"},
+}
+# The same for the side-by-side programs: a peer's Python has what that peer needs.
+BENCH_KNOWN_BY = {
+    "ctranslate2": {"peer_ctranslate2.py"},
+    "jax": {"export.py", "ours.py"},
+    "torch": {"peer_torch.py", "peer_transformers.py"},
+    "transformer": {"export.py", "ours.py"},
+    "transformers": {"peer_transformers.py"},
 }
 WITHOUT_JAX = {"__init__.py", "__main__.py", "cli.py", "config.py", "records.py"}
 DISTRIBUTIONS = {"absl": "absl-py", "orbax": "orbax-checkpoint"}
@@ -116,11 +125,24 @@ def test_one_file_knows_each_foreign_thing(path):
 
 def test_what_is_imported_is_what_is_declared():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    declared = {re.split("[^\\w-]", line)[0] for line in project["dependencies"]}
+    declared = names_of(project["dependencies"])
     used = set().union(*map(roots, FILES + EXPERIMENTS)) - {"transformer"}
     used -= {path.stem for path in EXPERIMENTS} | {"experiments"}
     named = {DISTRIBUTIONS.get(n, n).replace("_", "-") for n in used}
     assert named == declared
+    used = set().union(*map(roots, BENCH)) - {path.stem for path in BENCH}
+    peers = names_of(project["optional-dependencies"]["peers"])
+    assert used - {"transformer"} - declared == peers
+
+
+def names_of(requirements: list[str]) -> set[str]:
+    return {re.split("[^\\w-]", line)[0] for line in requirements}
+
+
+@pytest.mark.parametrize("path", BENCH, ids=by_name)
+def test_a_peer_s_program_knows_that_peer_only(path):
+    for root in roots(path) - {"numpy"} - {p.stem for p in BENCH}:
+        assert path.name in BENCH_KNOWN_BY[root], f"{path} may not import {root}"
 
 
 @pytest.mark.parametrize("path", EXPERIMENTS, ids=by_name)
