@@ -108,7 +108,9 @@ def test_input_is_measured_on_the_run_s_own_batches():
     values: ConfigDict = experiment("numbers")
     values.data.train_pairs = 2000
     values.model.update({"layers": 1, "d_model": 16, "d_ff": 32, "d_k": 8, "d_v": 8})
-    rows = bench.bench(config.resolve(values), [], "input", rounds=1, say=lambda _: 0)
+    rows = bench.bench(
+        config.resolve(values), [], "input", rounds=1, say=lambda _: None
+    )
     assert rows["batches"] == 200 and rows["batches/s"] > 0
     ready = rows["batches/s"] / rows["steps/s"]
     assert rows["batches ready when a step ends"] == pytest.approx(ready)

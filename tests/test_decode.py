@@ -337,7 +337,7 @@ def test_sentences_leave_the_batch_when_half_are_done(beams):
     lengths = np.random.default_rng(0).permutation(
         np.repeat(np.arange(1, length), [1, 40, 1, 1, 1, 1, 1, 1, 1, 16])
     )
-    taken = []
+    taken: list[int] = []
 
     def step(cache, ids, parents):
         now, ends = cache

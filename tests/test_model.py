@@ -500,7 +500,7 @@ def stepwise_and_whole(model, params, ids, parents, histories):
     """Return logits by steps (T, B, J, V), and of ``histories`` (B, n, T) in full."""
     steps, _, beams = ids.shape
     variables = search_variables(model, params)
-    step, cache = start_search(model, variables, SOURCE, beams, steps)
+    step, cache = start_search(model, variables, jnp.asarray(SOURCE), beams, steps)
     _, stepwise = jax.lax.scan(lambda c, xs: step(c, *xs)[::-1], cache, (ids, parents))
     count = histories.shape[1]
     sources = jnp.repeat(SOURCE, count, axis=0)

@@ -95,6 +95,7 @@ def test_a_search_never_moves_its_cache():
 
     source = bench.ragged_sentences(ROWS, LENGTH, VOCABULARY)
     program = search.lower(search_variables(model, params), source).compile().as_text()
+    assert program
     cache = ROWS * c.model.heads * OUTPUT * BEAMS * c.model.d_k
     moved = re.compile(r"= (\w+\[[\d,]*\]\S*) (?:transpose|copy|gather)\(")
     written = re.findall(r"= (\w+\[[\d,]*\]\S*) dynamic-update-slice\(", program)
