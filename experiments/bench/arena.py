@@ -42,29 +42,25 @@ class Worker:
         self.trouble = self.missing = ""
         self._command, self._environment = command, environment
         self._process: subprocess.Popen[str] | None = None
-        self._errors = tempfile.TemporaryFile("w+", errors="replace")
 
     def start(self) -> None:
         """Start the process and wait until it has built and warmed up its work."""
-        try:
-            self._process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=self._errors,
-                text=True,
-                env=os.environ | self._environment,
-            )
-        except OSError as error:
-            self.trouble = str(error)
-        else:
-            self.info = self._answer("READY") or {}
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")
+        self._process = subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=os.environ | self._environment,
+        )
+        self.info = self._answer("READY") or {}
 
     def work(self, times: int) -> float | None:
         """Let it work some times; return the seconds of one, None if it has died."""
-        if self._process is None or self.trouble:
+        if self.trouble:
             return None
-        assert self._process.stdin is not None
+        assert self._process is not None and self._process.stdin is not None
         try:
             print("go", times, file=self._process.stdin, flush=True)
         except BrokenPipeError:
@@ -77,7 +73,7 @@ class Worker:
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
-        self._errors.close()
+            self._errors.close()
 
     def _answer(self, word: str) -> dict[str, Any] | None:
         assert self._process is not None and self._process.stdout is not None
@@ -91,10 +87,10 @@ class Worker:
         self._errors.seek(0)
         lines = self._errors.read().strip().splitlines()[-_LAST_LINES:]
         self.trouble = "\n".join([f"ended with exit code {code}", *lines])
-        absent = re.search(
-            r"\nModuleNotFoundError: No module named '(.+)'$", self.trouble
-        )
-        self.missing = absent[1] if absent else ""
+        absent = re.search(r"No module named '(.+)'$", self.trouble)
+        if absent and lines[-1].startswith("ModuleNotFoundError"):
+            self.missing = absent[1]
+            self.trouble = f"not installed: no module {self.missing}"
 
 
 def take_turns(

@@ -53,10 +53,8 @@ def export(workdir: Path, source: Path, output: Path) -> None:
     """Write the parameters of a run, and a file of sentences, into a folder."""
     translator = open_run(workdir, "float32")
     task = make_task(translator, read_sentences(source))
-    sentences = [*task.sources, *task.targets]
-    longest = max(task.limit, *map(len, sentences)) + 1
     output.mkdir(parents=True, exist_ok=True)
-    weights.save(output, take_weights(translator, longest), task)
+    weights.save(output, take_weights(translator, longest(task)), task)
 
 
 def open_run(workdir: Path, dtype: str) -> Translator:
@@ -98,15 +96,25 @@ def make_task(translator: Translator, lines: Sequence[str]) -> weights.Task:
     return weights.Task(
         sources=sources,
         groups=[g.rows.tolist() for g in in_order(lengths, settings.tokens)],
-        limit=max(lengths) + settings.extra_tokens,
+        limit=max(lengths) - 1 + settings.extra_tokens,  # EOS is no part of an input
         alpha=settings.alpha,
         targets=[[*ids, EOS] for ids in targets],
         scores=translator.score(lines, translations),
     )
 
 
-def take_weights(translator: Translator, longest: int) -> weights.Weights:
-    """Return the parameters of a translator, and that many rows of positions.
+def longest(task: weights.Task) -> int:
+    """Return how many positions a task may need."""
+    lengths = [len(ids) for ids in [*task.sources, *task.targets]]
+    return max(task.limit, *lengths) + 1
+
+
+def take_weights(translator: Translator, positions: int) -> weights.Weights:
+    """Return the parameters of a translator.
+
+    Args:
+      translator: a trained model.
+      positions: how many to make encodings of.
 
     Raises:
       UserError: if the other systems have no such model.
@@ -127,7 +135,7 @@ def take_weights(translator: Translator, longest: int) -> weights.Weights:
     return weights.Weights(
         Size(model.layers, model.d_model, model.d_ff, model.heads, rows),
         model.norm_epsilon,
-        np.asarray(layers.POSITIONS[model.positions](longest, model.d_model)),
+        np.asarray(layers.POSITIONS[model.positions](positions, model.d_model)),
         arrays,
     )
 

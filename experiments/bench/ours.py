@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import sizes
 import worker
 
-from transformer import config, decode, parallel
+from transformer import bench, config, decode, parallel
 from transformer.model import (
     Transformer,
     init_params,
@@ -24,7 +24,6 @@ from transformer.model import (
     search_variables,
     start_search,
 )
-from transformer.train import init_state, make_train_step
 
 _BASE = Path(__file__).parents[1] / "base.py"
 _NEVER = -1  # no id is this, so that no hypothesis ends before the limit
@@ -33,15 +32,12 @@ _NEVER = -1  # no id is this, so that no hypothesis ends before the limit
 def train(size: str, dtype: str) -> worker.Work:
     """Make updates on one batch."""
     settings, model = _set_up(size, dtype)
-    state = jax.jit(lambda: init_state(settings, model))()
     source, target = sizes.training_batch(model.target_size)
-    batch = {"source": source, "target": target}
-    train_step = jax.jit(make_train_step(settings, model), donate_argnums=0)
+    stepper = bench.Stepper(settings, model, {"source": source, "target": target})
 
     def step() -> float:
-        nonlocal state
-        state, metrics = train_step(state, batch)
-        jax.block_until_ready(state)
+        metrics = stepper()
+        jax.block_until_ready(stepper.state)
         return metrics["loss"].item()
 
     return worker.Work(step, _info())
@@ -72,10 +68,11 @@ def search(size: str, dtype: str, sentences: int, beam: int) -> worker.Work:
 
 def translate(workdir: Path, input: Path, dtype: str, beam: int) -> worker.Work:
     """Translate a file of sentences, one a line, by a trained run."""
-    _start()
+    parallel.start("cpu")
     translator = export.open_run(workdir, dtype)
     lines = export.read_sentences(input)
-    how = {"beam": beam, "length_penalty": "power"}  # what the peers have too
+    # The one length penalty that the peers have too.
+    how: dict[str, Any] = {"beam": beam, "length_penalty": "power"}
     outputs = [found[0].ids for found in translator.hypotheses(lines, **how)]
 
     def step() -> list[str]:
@@ -85,13 +82,9 @@ def translate(workdir: Path, input: Path, dtype: str, beam: int) -> worker.Work:
     return worker.Work(step, info | _info())
 
 
-def _start() -> None:
-    parallel.start("cpu")
-
-
 def _set_up(size: str, dtype: str) -> tuple[config.Config, Transformer]:
     """Return experiments/base.py of another size, with dropout where peers have it."""
-    _start()
+    parallel.start("cpu")
     wanted = sizes.SIZES[size]
     values = runpy.run_path(str(_BASE))["get_config"]()
     values.model.layers = wanted.layers

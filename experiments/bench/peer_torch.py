@@ -2,7 +2,7 @@
 
 python experiments/bench/peer_torch.py train --size=small --dtype=bfloat16
 """
-# mypy: ignore-missing-imports
+# mypy: disable-error-code="import-not-found"
 
 from __future__ import annotations
 

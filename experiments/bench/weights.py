@@ -1,7 +1,7 @@
 """A model's parameters on their way from this project to other systems.
 
-They keep the names they have here, ``encoder_0.self_attention.query.kernel``, and
-matrices their form (I, O). Whoever is measured reads this file, so it needs numpy alone.
+They keep their names, ``encoder_0.self_attention.query.kernel``, and matrices their
+form (I, O). Whoever is measured reads this file, so it needs numpy alone.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from sizes import EPSILON, LENGTH, Size
@@ -94,7 +94,8 @@ def draw(size: Size) -> Weights:
 
 def save(folder: Path, weights: Weights, task: Task) -> None:
     """Write parameters.npz and task.json."""
-    np.savez(folder / "parameters.npz", positions=weights.positions, **weights.arrays)
+    arrays: dict[str, Any] = weights.arrays | {"positions": weights.positions}
+    np.savez(folder / "parameters.npz", **arrays)
     facts = {"size": weights.size, "epsilon": weights.epsilon}
     facts |= dataclasses.asdict(task)
     (folder / "task.json").write_text(json.dumps(facts))

@@ -1,0 +1,127 @@
+"""The table of a side-by-side measurement, as Markdown."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import sizes
+from arena import Worker, ratio
+from weights import Task
+
+# A peer's column; where it names no form, the peer computes in that of the line.
+PEERS = ("PyTorch", "transformers", "CTranslate2 float32", "CTranslate2 int8")
+HEAD = ("work", "ours", *PEERS)
+
+
+def table(rows: Iterable[Sequence[str]]) -> str:
+    """Write rows of cells under ``HEAD`` as a Markdown table."""
+    lines = [f"| {' | '.join(HEAD)} |", "|---" * len(HEAD) + "|"]
+    for row in rows:
+        cells = [*row, *[""] * (len(HEAD) - len(row))]
+        lines.append("|" + "".join(f" {cell} |" if cell else " |" for cell in cells))
+    return "\n".join(lines)
+
+
+def ratio_row(title: str, dtype: str, workers: Mapping[str, Worker]) -> list[str]:
+    """Return the cells of one line: ours in one form against every peer.
+
+    Args:
+      title: what the work is.
+      dtype: our form.
+      workers: all of an arena by "SYSTEM FORM".
+    """
+    ours = workers[f"ours {dtype}"]
+    if ours.trouble:
+        return [title, f"{dtype}, {_state(ours)}"]
+    cells = []
+    for column in PEERS:
+        peer = workers.get(column, workers.get(f"{column} {dtype}"))
+        cells.append("" if peer is None else _cell(ours, peer))
+    return [title, dtype, *cells]
+
+
+def _cell(ours: Worker, peer: Worker) -> str:
+    if peer.trouble:
+        return _state(peer)
+    found = ratio(ours.seconds, peer.seconds)
+    text = f"{found.median:.2f} ({found.least:.2f} to {found.most:.2f})"
+    if "outputs" in ours.info:
+        same = agreement(ours.info["outputs"], peer.info["outputs"])
+        text += f", {100 * same:.1f} % the same"
+    return text
+
+
+def _state(worker: Worker) -> str:
+    return "not installed" if worker.missing else "failed"
+
+
+def agreement(outputs: Sequence[object], others: Sequence[object]) -> float:
+    """Return the share of sentences that two systems translate alike."""
+    pairs = list(zip(outputs, others, strict=True))
+    return sum(a == b for a, b in pairs) / len(pairs)
+
+
+def start_row(title: str, facts: Mapping[str, float]) -> list[str]:
+    """Return the cells of the line in seconds, of what ``transformer bench`` wrote."""
+    middle, least, most = (
+        facts[f"start to first step, s ({which})"]
+        for which in ("median", "least", "most")
+    )
+    return [title, f"{middle:.2f} s ({least:.2f} to {most:.2f})"]
+
+
+def score_notes(task: Task, workers: Mapping[str, Worker]) -> list[str]:
+    """Say how far each peer's log-probabilities are from ours, both in float32.
+
+    Args:
+      task: what they were given, with our scores.
+      workers: all of an arena by "SYSTEM FORM".
+    """
+    notes = []
+    for name, worker in workers.items():
+        if "scores" in worker.info and name.endswith(" float32"):
+            each = zip(task.scores, worker.info["scores"], task.targets, strict=True)
+            most = max(abs(a - b) / len(target) for a, b, target in each)
+            notes.append(
+                f"{name.split()[0]} has the same parameters and batches: the "
+                f"log-probabilities that it gives {len(task.targets):,} of our "
+                f"translations in float32 differ from ours by at most {most:.1e} a "
+                "token."
+            )
+    return notes
+
+
+def caption(rounds: int, workers: Sequence[Worker]) -> str:
+    """Say how a table was measured, with what and on what."""
+    versions = {"Python": platform.python_version()}
+    for worker in workers:
+        versions |= worker.info.get("versions", {})
+    used = ", ".join(f"{name} {version}" for name, version in versions.items())
+    machine = f"{sizes.cores()} cores of {cpu()}"
+    absent = {one.name.split()[0]: one.missing for one in workers if one.missing}
+    lines = [
+        "How many times as fast this project is as each peer at the same work: the "
+        f"ratio of the median times of {rounds} rounds, in which all take turns; in "
+        "brackets the least and the most of the ratios within a round. PyTorch "
+        "(`nn.Transformer`) and transformers (`MarianMTModel`) compute in the form of "
+        "the line, which in training is autocast for bfloat16.",
+        f"Measured on {datetime.date.today()}: {machine}; {used}.",
+    ]
+    lines += [
+        f"Not installed: {who} (no module {what})." for who, what in absent.items()
+    ]
+    return "\n\n".join(lines)
+
+
+def cpu() -> str:
+    """Return the name of the processor."""
+    facts = Path("/proc/cpuinfo")
+    if facts.exists():
+        found = re.search(r"^model name\s*: (.+)$", facts.read_text(), re.M)
+        if found:
+            return found[1]
+    return platform.processor() or platform.machine()

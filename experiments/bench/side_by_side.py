@@ -1,0 +1,276 @@
+"""Measure this project side by side with its peers, and print the table of README.md.
+
+    python experiments/bench/side_by_side.py --peers_python=PEERS/bin/python \\
+        --workdir=runs/multi30k --input=runs/multi30k/corpus/test.source.txt
+
+The peers (the extra "peers": PyTorch, transformers, CTranslate2) may have a Python of
+their own. One that is not installed is said to be so, and left out. Without --workdir
+and --input, a finished run and sentences for it, the lines about real text are left
+out. --table names single groups of lines:
+
+    train-base, train-small    updates on 64 sentences of 32 tokens
+    greedy-base, beam-base     32 sentences of 32 tokens into 32 tokens each
+    greedy-base-1              one such sentence
+    text-greedy, text-beam     the sentences of --input by the run of --workdir
+    start-small                from `transformer train` to its first step done
+
+Everything is computed on the CPU, by as many threads as there are cores.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import report
+import sizes
+import weights
+from arena import Worker, take_turns
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+PROGRAMS = {
+    "ours": "ours.py",
+    "PyTorch": "peer_torch.py",
+    "transformers": "peer_transformers.py",
+    "CTranslate2": "peer_ctranslate2.py",
+}
+BOTH = ("bfloat16", "float32")
+TRANSLATORS = {"transformers": BOTH, "CTranslate2": ("float32", "int8")}
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Workers that are measured in one arena, and the lines of the table they make.
+
+    Attributes:
+      title: what the work is.
+      dtypes: our forms, a line each.
+      tasks: program and arguments of each worker by its name, "SYSTEM FORM".
+    """
+
+    title: str
+    dtypes: tuple[str, ...]
+    tasks: dict[str, list[str]]
+
+
+def training(size: str, dtypes: tuple[str, ...]) -> Group:
+    """Return the workers that make updates."""
+    systems = dict.fromkeys(("ours", "PyTorch", "transformers"), dtypes)
+    return Group(f"training, {size}", dtypes, _tasks("train", systems, size=size))
+
+
+def searching(size: str, sentences: int, beam: int) -> Group:
+    """Return the workers that translate sentences of one length."""
+    count = "1 sentence" if sentences == 1 else f"{sentences} sentences"
+    systems = {"ours": BOTH} | TRANSLATORS
+    tasks = _tasks("search", systems, size=size, sentences=sentences, beam=beam)
+    return Group(f"{_search_name(beam)}, {size}, {count}", BOTH, tasks)
+
+
+def translating(workdir: Path, text: Path, exported: Path, beam: int) -> Group:
+    """Return the workers that translate text, all by the same parameters.
+
+    Args:
+      workdir: the run.
+      text: sentences, one a line.
+      exported: what ``export.py`` makes of both.
+      beam: 1 for greedy search.
+    """
+    name = json.loads((workdir / "config.json").read_text())["name"]
+    own = {"workdir": workdir, "input": text}
+    tasks = _tasks("translate", {"ours": BOTH}, **own, beam=beam)
+    tasks |= _tasks("translate", TRANSLATORS, folder=exported, beam=beam)
+    return Group(f"`translate`, {name}, {_search_name(beam)}", BOTH, tasks)
+
+
+def _search_name(beam: int) -> str:
+    return "greedy" if beam == 1 else f"beam {beam}"
+
+
+def _tasks(
+    work: str, systems: Mapping[str, tuple[str, ...]], **options: object
+) -> dict[str, list[str]]:
+    flags = [f"--{name}={value}" for name, value in options.items()]
+    return {
+        f"{system} {dtype}": [PROGRAMS[system], work, f"--dtype={dtype}", *flags]
+        for system, dtypes in systems.items()
+        for dtype in dtypes
+    }
+
+
+GROUPS = {
+    "train-base": training("base", BOTH),
+    "train-small": training("small", ("bfloat16",)),
+    "greedy-base": searching("base", 32, 1),
+    "beam-base": searching("base", 32, 4),
+    "greedy-base-1": searching("base", 1, 1),
+}
+TEXT = ("text-greedy", "text-beam")
+START = "start-small"
+
+
+# ---- measuring -----------------------------------------------------------------------
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Measure and print; return 1 if a worker failed that is installed."""
+    values = _parse(arguments)
+    measured: dict[str, dict[str, Worker]] = {}
+    rows: list[list[str]] = []
+    notes: list[str] = []
+    with tempfile.TemporaryDirectory() as folder:
+        groups = GROUPS | _text_groups(values, Path(folder))
+        for name in (name for name in values.table if name != START):
+            say(f"--- {name}")
+            workers = measure(groups[name], values.rounds, values.peers_python)
+            for dtype in groups[name].dtypes:
+                rows.append(report.ratio_row(groups[name].title, dtype, workers))
+            if name in TEXT:  # scores depend on no search: one note says all
+                notes = report.score_notes(weights.load(Path(folder))[1], workers)
+            measured[name] = workers
+    starts = measure_start(values.rounds) if START in values.table else {}
+    if starts:
+        rows.append(report.start_row("start of `transformer train`, small", starts))
+    everyone = [one for workers in measured.values() for one in workers.values()]
+    about = report.caption(values.rounds, everyone)
+    print("\n\n".join([report.table(rows), *notes, about]))
+    if values.output:
+        facts = {"about": about, "groups": _records(measured), START: starts}
+        values.output.write_text(json.dumps(facts, indent=1) + "\n")
+    return int(any(one.trouble and not one.missing for one in everyone))
+
+
+def say(text: str) -> None:
+    """Tell how far things are, beside the table on standard output."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def measure(group: Group, rounds: int, peers_python: str) -> dict[str, Worker]:
+    """Let the workers of a group take turns; return them by name."""
+    workers = {}
+    for name, (program, *arguments) in group.tasks.items():
+        ours = name.startswith("ours ")
+        python = sys.executable if ours else peers_python
+        command = [python, str(HERE / program), *arguments]
+        workers[name] = Worker(name, command, _our_environment() if ours else {})
+    try:
+        take_turns(list(workers.values()), rounds, say)
+    finally:
+        for worker in workers.values():
+            worker.close()
+    return workers
+
+
+def _our_environment() -> dict[str, str]:
+    """Return what lets a process import this project, installed or not."""
+    others = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": f"{ROOT}{os.pathsep}{others}" if others else str(ROOT)}
+
+
+def measure_start(rounds: int) -> dict[str, Any]:
+    """Return what ``transformer bench --what=startup`` says of the small size."""
+    size = sizes.SIZES["small"]
+    model = {
+        "vocab_size": size.vocabulary,
+        "layers": size.layers,
+        "d_model": size.d_model,
+        "d_ff": size.d_ff,
+        "heads": size.heads,
+        "d_k": size.d_model // size.heads,
+        "d_v": size.d_model // size.heads,
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "start.json"
+        _run_ours(
+            *("-m", "transformer", "bench", "--what=startup", f"--rounds={rounds}"),
+            f"--config={ROOT / 'experiments' / 'numbers.py'}",
+            *(f"--config.model.{name}={value}" for name, value in model.items()),
+            f"--config.batch.tokens={sizes.ROWS * sizes.LENGTH}",
+            f"--output={output}",
+        )
+        return json.loads(output.read_text())
+
+
+def _text_groups(values: argparse.Namespace, exported: Path) -> dict[str, Group]:
+    """Export the run if there is one to measure, and return the groups about it."""
+    if not set(TEXT) & set(values.table):
+        return {}
+    _run_ours(
+        str(HERE / "export.py"),
+        f"--workdir={values.workdir}",
+        f"--input={values.input}",
+        f"--output={exported}",
+    )
+    settings = json.loads((values.workdir / "config.json").read_text())
+    beams = (1, settings["decode"]["beam"])
+    return {
+        name: translating(values.workdir, values.input, exported, beam)
+        for name, beam in zip(TEXT, beams, strict=True)
+    }
+
+
+def _run_ours(*arguments: str) -> None:
+    """Run a program of this project to its end; stop if it fails."""
+    run = subprocess.run(
+        [sys.executable, *arguments],
+        stdout=sys.stderr,
+        env=os.environ | _our_environment(),
+    )
+    if run.returncode:
+        sys.exit(run.returncode)
+
+
+def _records(measured: Mapping[str, Mapping[str, Worker]]) -> dict[str, Any]:
+    """Return all that is known of each worker but its translations."""
+    return {
+        group: {
+            name: {
+                "seconds": worker.seconds,
+                "trouble": worker.trouble,
+                **{k: v for k, v in worker.info.items() if not isinstance(v, list)},
+            }
+            for name, worker in workers.items()
+        }
+        for group, workers in measured.items()
+    }
+
+
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    summary = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(description=summary)
+    every = [*GROUPS, *TEXT, START]
+    add = parser.add_argument
+    add("--rounds", type=int, default=5, help="turns of each worker (default: 5)")
+    add("--table", nargs="+", choices=every, help="groups of lines (default: all)")
+    add("--peers_python", default=sys.executable, help="Python that has the peers")
+    add("--workdir", type=Path, help="a finished run, for the lines about real text")
+    add("--input", type=Path, help="sentences to translate with it, one a line")
+    add("--output", type=Path, help="file for every number as JSON")
+    values = parser.parse_args(arguments)
+    has_text = values.workdir is not None and values.input is not None
+    if values.table is None:
+        values.table = [name for name in every if has_text or name not in TEXT]
+    if set(TEXT) & set(values.table) and not has_text:
+        parser.error(f"{', '.join(TEXT)}: expected --workdir and --input; give both")
+    if shutil.which(values.peers_python) is None:
+        parser.error(
+            f"--peers_python: expected a Python, got {values.peers_python}, which "
+            "cannot be run; give the path of one"
+        )
+    if values.rounds < 1:
+        parser.error(f"--rounds: expected 1 or more, got {values.rounds}; raise it")
+    return values
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
