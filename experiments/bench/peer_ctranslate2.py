@@ -3,7 +3,6 @@
     python experiments/bench/peer_ctranslate2.py search \\
         --size=small --dtype=int8 --sentences=32 --beam=4
 """
-# mypy: disable-error-code="import-not-found"
 
 from __future__ import annotations
 

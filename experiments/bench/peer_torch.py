@@ -2,7 +2,6 @@
 
 python experiments/bench/peer_torch.py train --size=small --dtype=bfloat16
 """
-# mypy: disable-error-code="import-not-found"
 
 from __future__ import annotations
 

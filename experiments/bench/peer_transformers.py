@@ -3,7 +3,6 @@
     python experiments/bench/peer_transformers.py search \\
         --size=small --dtype=float32 --sentences=32 --beam=4
 """
-# mypy: disable-error-code="import-not-found"
 
 from __future__ import annotations
 
