@@ -5,21 +5,14 @@ import math
 import re
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import pytest
 from test_config import experiment
 
-from transformer import bench, config, decode, flops
-from transformer.model import (
-    init_params,
-    make_model,
-    search_variables,
-    start_search,
-)
+from transformer import bench, config, flops
+from transformer.model import make_model
 
 VOCABULARY, ROWS, LENGTH = 3000, 16, 16
-BEAMS, OUTPUT = 4, 24
+BEAMS = 4
 
 
 def settings(**loss: Any) -> config.Config:
@@ -82,21 +75,10 @@ def test_the_loss_holds_one_block_of_logits_at_a_time():
 def test_a_search_never_moves_its_cache():
     c = settings()
     model = make_model(c.model, VOCABULARY, VOCABULARY)
-    params = jax.jit(lambda: init_params(model, jax.random.key(0)))()
-    limits = jnp.full((ROWS,), OUTPUT)
-
-    @jax.jit
-    def search(variables, source):
-        step, cache = start_search(model, variables, source, BEAMS, OUTPUT)
-        penalty = decode.length_penalty("gnmt", 0.6)
-        return decode.beam(
-            step, cache, limits, OUTPUT, BEAMS, penalty, bos=2, eos=3
-        ).ids
-
     source = bench.ragged_sentences(ROWS, LENGTH, VOCABULARY)
-    program = search.lower(search_variables(model, params), source).compile().as_text()
+    program = bench.Searcher(c, model, source, BEAMS).compiled.as_text()
     assert program
-    cache = ROWS * c.model.heads * OUTPUT * BEAMS * c.model.d_k
+    cache = ROWS * c.model.heads * LENGTH * BEAMS * c.model.d_k
     moved = re.compile(r"= (\w+\[[\d,]*\]\S*) (?:transpose|copy|gather)\(")
     written = re.findall(r"= (\w+\[[\d,]*\]\S*) dynamic-update-slice\(", program)
     assert [math.prod(shape(x)) for x in written].count(cache) >= 2 * c.model.layers

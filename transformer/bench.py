@@ -44,6 +44,7 @@ from transformer.translate import model_of
 
 _PEAK_SIZE = 2048  # of the square matrices whose product gives the machine's peak
 _INPUT_BATCHES = 200
+_NEVER = -1  # no id is this, so that no hypothesis ends before the limit
 
 
 def bench(
@@ -169,6 +170,39 @@ class Stepper:
         return metrics
 
 
+class Searcher:
+    """A compiled search by a model of drawn parameters; call it to search.
+
+    Every output is as long as the longest source, whatever the model says.
+    """
+
+    def __init__(
+        self, settings: Config, model: Transformer, source: np.ndarray, beams: int
+    ) -> None:
+        key = jax.random.key(settings.seed)
+        draw = jax.jit(lambda: search_variables(model, init_params(model, key)))
+        self.variables, self.source = draw(), jnp.asarray(source)
+        rows, length = source.shape
+        limits, wanted = jnp.full((rows,), length), settings.decode
+        penalty = decode.length_penalty(wanted.length_penalty, wanted.alpha)
+        marks = {"bos": BOS, "eos": _NEVER}
+
+        @jax.jit
+        def search(variables, source):
+            step, cache = start_search(model, variables, source, beams, length)
+            if beams == 1:
+                return decode.greedy(step, cache, limits, length, **marks).ids
+            found = decode.beam(step, cache, limits, length, beams, penalty, **marks)
+            return found.ids
+
+        start = time.perf_counter()
+        self.compiled = search.lower(self.variables, self.source).compile()
+        self.compile_seconds = time.perf_counter() - start
+
+    def __call__(self) -> Any:
+        return self.compiled(self.variables, self.source)
+
+
 def _train(settings, tokens, length, rounds, profile) -> dict[str, Any]:
     vocabulary = configured_vocabulary(settings)
     height = (
@@ -218,43 +252,22 @@ def _temporaries(compiled: Any) -> float:
 
 
 def _search(settings, beams, slots, length, rounds, profile) -> dict[str, Any]:
-    """Search for as many tokens as the source has, whatever the model says."""
     vocabulary = configured_vocabulary(settings)
     model = make_model(settings.model, vocabulary, vocabulary)
-    key = jax.random.key(settings.seed)
-    variables = jax.jit(lambda: search_variables(model, init_params(model, key)))()
     height = max(slots // length, 1)
-    source = jnp.asarray(ragged_sentences(height, length, vocabulary))
-    limits = jnp.full((height,), length)
-    penalty = decode.length_penalty(
-        settings.decode.length_penalty, settings.decode.alpha
-    )
-    never = -1  # no id is this, so that no hypothesis ends before the limit
-
-    @jax.jit
-    def search(variables, source):
-        step, cache = start_search(model, variables, source, beams, length)
-        marks = {"bos": BOS, "eos": never}
-        if beams == 1:
-            return decode.greedy(step, cache, limits, length, **marks).ids
-        found = decode.beam(step, cache, limits, length, beams, penalty, **marks)
-        return found.ids
-
-    start = time.perf_counter()
-    compiled = search.lower(variables, source).compile()
-    compile_seconds = time.perf_counter() - start
-    _times(1, lambda: compiled(variables, source))
-    seconds = _times(rounds, lambda: compiled(variables, source))
-    work = functools.partial(compiled, variables, source)
-    costliest = _trace(profile, work, compiled) if profile is not None else []
+    source = ragged_sentences(height, length, vocabulary)
+    search = Searcher(settings, model, source, beams)
+    _times(1, search)
+    seconds = _times(rounds, search)
+    costliest = _trace(profile, search, search.compiled) if profile is not None else []
     return {
         "sentences": height,
         "tokens a sentence": length,
         "beam": beams,
         **_timing(seconds, "batch"),
         "sentences/s": height / statistics.median(seconds),
-        "compile, s": compile_seconds,
-        "temporaries, MB": _temporaries(compiled),
+        "compile, s": search.compile_seconds,
+        "temporaries, MB": _temporaries(search.compiled),
         **_choices(settings, (beams, length * beams)),
         "costliest": costliest,
     }

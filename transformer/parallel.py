@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
@@ -70,10 +71,20 @@ def _enable_cache() -> str:
     )
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
+        size = _size(folder)
     except OSError as error:
         return f"not kept ({error})"
     jax.config.update("jax_compilation_cache_dir", str(folder))
     # The many small programs of a start are worth keeping too.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    size = sum(path.stat().st_size for path in Path(folder).iterdir())
     return f"{folder} ({size / 1e6:,.0f} MB)"
+
+
+def _size(folder: str | Path) -> int:
+    """Return the bytes of a folder's files, while other processes may remove some."""
+    total = 0
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                total += entry.stat().st_size
+    return total

@@ -12,21 +12,13 @@ from typing import Any
 
 import export
 import jax
-import jax.numpy as jnp
 import sizes
 import worker
 
-from transformer import bench, config, decode, parallel
-from transformer.model import (
-    Transformer,
-    init_params,
-    make_model,
-    search_variables,
-    start_search,
-)
+from transformer import bench, config, parallel
+from transformer.model import Transformer, make_model
 
 _BASE = Path(__file__).parents[1] / "base.py"
-_NEVER = -1  # no id is this, so that no hypothesis ends before the limit
 
 
 def train(size: str, dtype: str) -> worker.Work:
@@ -46,22 +38,11 @@ def train(size: str, dtype: str) -> worker.Work:
 def search(size: str, dtype: str, sentences: int, beam: int) -> worker.Work:
     """Translate sentences into as many tokens as they have."""
     settings, model = _set_up(size, dtype)
-    key = jax.random.key(settings.seed)
-    variables = jax.jit(lambda: search_variables(model, init_params(model, key)))()
     source = sizes.sentences(model.source_size, sentences, sizes.LENGTH)
-    penalty = decode.length_penalty("gnmt", settings.decode.alpha)
-    length = sizes.LENGTH
-
-    @jax.jit
-    def found(variables: Any, source: jax.Array) -> jax.Array:
-        step, cache = start_search(model, variables, source, beam, length)
-        limits, marks = jnp.full(sentences, length), {"bos": sizes.BOS, "eos": _NEVER}
-        if beam == 1:
-            return decode.greedy(step, cache, limits, length, **marks).ids
-        return decode.beam(step, cache, limits, length, beam, penalty, **marks).ids
+    searcher = bench.Searcher(settings, model, source, beam)
 
     def step() -> None:
-        jax.block_until_ready(found(variables, source))
+        jax.block_until_ready(searcher())
 
     return worker.Work(step, _info())
 
