@@ -278,6 +278,34 @@ def test_without_a_key_there_is_no_dropout():
     )
 
 
+# ---- keys in blocks ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("filled", [1, 2, 3])
+def test_block_attention_is_attention_to_the_filled_blocks(filled):
+    rng = np.random.default_rng(filled)
+    q, k, v, _ = inputs(filled)
+    size = 4
+    k, v = (
+        rng.normal(size=(B, H, 3 * size, width)).astype(np.float32) for width in (K, W)
+    )
+    mask = rng.random((B, 1, T, 3 * size)) < 0.6
+    mask[..., 0] = True
+    mask[..., filled * size :] = False
+    # What a block that is not filled holds must not matter, whatever it is.
+    k[:, :, filled * size :] = v[:, :, filled * size :] = np.nan
+    found = jax.jit(attention.block_attention)(
+        q,
+        [k[:, :, i : i + size] for i in range(0, 3 * size, size)],
+        [v[:, :, i : i + size] for i in range(0, 3 * size, size)],
+        mask,
+        jnp.asarray(filled),
+    )
+    seen = np.s_[:, :, : filled * size]
+    expected, _ = attention.attention(q, k[seen], v[seen], mask[..., : filled * size])
+    assert_close(found, expected, ROUNDINGS, largest_sum(q, k[seen], v[seen]))
+
+
 # ---- the fused kernel ----------------------------------------------------------------
 
 

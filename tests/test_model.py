@@ -257,10 +257,11 @@ def test_shapes_of_every_method():
 
     source = jax.ShapeDtypeStruct((B, S), jnp.int32)
     cache = jax.eval_shape(start, params, source)
+    L, blocks = 16, -(-M // 16)
     expected = {
         "position": (),
-        "ancestors": (B, J, M),
-        "own": (((B, H, M * J, K), (B, H, M * J, W)),),
+        "ancestors": (B, J, blocks * L),
+        "own": ((((B, H, L * J, K),) * blocks, ((B, H, L * J, W),) * blocks, ()),),
         "memory": (((B, H, S, K), (B, H, S, W)),),
         "memory_mask": (B, 1, 1, S),
     }
@@ -513,7 +514,7 @@ def stepwise_and_whole(model, params, ids, parents, histories):
 def test_steps_with_a_cache_equal_the_full_pass_of_each_history(changes):
     """Beams continue random others; each must find exactly its own past."""
     model, params = make(**({"layers": 1} | changes))
-    batch, beams, length = len(SOURCE), 3, 6
+    batch, beams, length = len(SOURCE), 3, 18  # more than one block of the cache
     rng = np.random.default_rng(0)
     parents = rng.integers(0, beams, (length, batch, beams))
     ids = rng.integers(2, SIZE, (length, batch, beams)).astype(np.int32)

@@ -7,7 +7,8 @@ means that the query of row T may attend to the key of column S.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import jax
@@ -141,8 +142,52 @@ def attention(
     """
     weights = attention_weights(score(q, k), mask)
     kept = layers.dropout(weights, dropout_rate, key)
-    output = jnp.einsum("bhts,bhsw->bhtw", kept, v, preferred_element_type=jnp.float32)
-    return output, weights
+    return _weigh(kept, v), weights
+
+
+def block_attention(
+    q: jax.Array,
+    keys: Sequence[jax.Array],
+    values: Sequence[jax.Array],
+    mask: jax.Array,
+    filled: jax.Array,
+    score: Score = scaled_dot_product_scores,
+) -> jax.Array:
+    """Attend as ``attention`` does, to keys that fill one block after another.
+
+    Only the filled blocks are read, so that the first tokens of an output cost little,
+    however long it may become.
+
+    Args:
+      q: queries (B, H, T, K).
+      keys: n blocks (B, H, S / n, K).
+      values: n blocks (B, H, S / n, W).
+      mask: boolean, broadcastable to (B, H, T, S), False beyond the filled blocks.
+      filled: () how many blocks are, at least 1.
+      score: how queries are compared with keys.
+
+    Returns:
+      The output (B, H, T, W).
+    """
+    size = keys[0].shape[2]
+
+    def attend(count, q, keys, values, mask):
+        scores = [score(q, block) for block in keys[:count]]
+        weights = attention_weights(
+            jnp.concatenate(scores, axis=-1), mask[..., : count * size]
+        )
+        shares = jnp.split(weights, count, axis=-1)
+        return sum(map(_weigh, shares, values[:count]))
+
+    # XLA would copy keys and values to join them; products of each block need no copy.
+    choices = [functools.partial(attend, i + 1) for i in range(len(keys))]
+    return jax.lax.switch(filled - 1, choices, q, tuple(keys), tuple(values), mask)
+
+
+def _weigh(weights: jax.Array, values: jax.Array) -> jax.Array:
+    return jnp.einsum(
+        "bhts,bhsw->bhtw", weights, values, preferred_element_type=jnp.float32
+    )
 
 
 def fused_attention(

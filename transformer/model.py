@@ -26,16 +26,30 @@ TARGET_SPACES = 32  # rows of tensor2tensor's target-space table, of which one i
 KeysValues = tuple[jax.Array, jax.Array]
 
 
+class Blocks(NamedTuple):
+    """Keys and values that decoding fills one position after another.
+
+    Block i holds positions ``i * L`` to ``(i + 1) * L - 1``, L = ``_BLOCK``; the key of
+    position m of beam j stands in slot ``(m % L) * J + j`` of it and is never moved.
+    """
+
+    keys: tuple[jax.Array, ...]  # (B, H, L * J, K) each
+    values: tuple[jax.Array, ...]  # (B, H, L * J, W) each
+    filled: jax.Array  # () how many blocks hold something
+
+
+_BLOCK = 16  # positions: fewer mean more blocks, more mean more empty slots to read
+
+
 class Cache(NamedTuple):
     """What decoding remembers between two steps, for B sentences of J beams each.
 
-    The key of position m of beam j stands in slot ``m * J + j`` and is never moved:
-    a hypothesis finds its own past through ``ancestors``.
+    A hypothesis finds its own past, which several may share, through ``ancestors``.
     """
 
     position: jax.Array  # () how many tokens were taken
     ancestors: jax.Array  # (B, J, M) the beam that took a hypothesis' token m
-    own: tuple[KeysValues, ...]  # N pairs (B, H, M * J, K), (B, H, M * J, W)
+    own: tuple[Blocks, ...]  # N, of M positions each
     memory: tuple[KeysValues, ...]  # N pairs (B, H, S, K), (B, H, S, W)
     memory_mask: jax.Array  # (B, 1, 1, S)
 
@@ -153,13 +167,22 @@ class MultiHeadAttention(nn.Module):
     def __call__(
         self,
         x: jax.Array,
-        keys_values: KeysValues,
+        keys_values: KeysValues | Blocks,
         mask: jax.Array | None,
         key: layers.Key | None,
     ) -> jax.Array:
         """Attend from each of (B, T, D); returns (B, T, D)."""
         c = self.config
         query = attention.split_heads(self.query(x), c.heads)
+        if isinstance(keys_values, Blocks):
+            output = attention.block_attention(
+                query,
+                *keys_values[:2],
+                mask,
+                keys_values.filled,
+                attention.SCORES[c.score],
+            )
+            return self.output(attention.merge_heads(output))
         # Neither the weights nor a part of them is wanted: they need not exist.
         dropped = key is not None and c.attention_dropout > 0
         if not dropped and not self.is_mutable_collection("attention"):
@@ -336,12 +359,19 @@ class Transformer(nn.Module):
         """
         c, batch = self.config, source.shape[0]
         memory = self.encode(source)
-        shapes = [(batch, c.heads, length * beams, size) for size in (c.d_k, c.d_v)]
+        each = min(_BLOCK, length)
+        count = -(-length // each)
+
+        def empty(width):
+            shape = batch, c.heads, each * beams, width
+            return tuple(jnp.zeros(shape) for _ in range(count))
+
         return Cache(
             position=jnp.zeros((), jnp.int32),
-            ancestors=jnp.zeros((batch, beams, length), jnp.int32),
+            ancestors=jnp.zeros((batch, beams, count * each), jnp.int32),
             own=tuple(
-                (jnp.zeros(shapes[0]), jnp.zeros(shapes[1])) for _ in self.decoder
+                Blocks(empty(c.d_k), empty(c.d_v), jnp.zeros((), jnp.int32))
+                for _ in self.decoder
             ),
             memory=tuple(d.cross_attention.keys_values(memory) for d in self.decoder),
             memory_mask=attention.padding_mask(source),
@@ -371,12 +401,13 @@ class Transformer(nn.Module):
         positions = self._positions(length, "target")
         place = None if positions is None else positions[now]
         x = self._place(layers.embed(ids, self.target_table), place, None)
-        own: list[KeysValues] = []
+        own: list[Blocks] = []
 
-        def remember(new: KeysValues) -> KeysValues:
-            at, (keys, values) = (0, 0, now * beams, 0), cache.own[len(own)]
-            keys = jax.lax.dynamic_update_slice(keys, new[0], at)
-            own.append((keys, jax.lax.dynamic_update_slice(values, new[1], at)))
+        def remember(new: KeysValues) -> Blocks:
+            keys, values, _ = cache.own[len(own)]
+            each = length // len(keys)
+            put = functools.partial(_put, slot=now * beams)
+            own.append(Blocks(put(keys, new[0]), put(values, new[1]), now // each + 1))
             return own[-1]
 
         for layer, memory in zip(self.decoder, cache.memory, strict=True):
@@ -403,6 +434,19 @@ class Transformer(nn.Module):
         if positions is not None:
             x = x + positions
         return layers.dropout(x, self.config.dropout, layers.fold_in(key, 0))
+
+
+def _put(blocks, new, slot):
+    """Put new keys or values (B, H, J, .) where they belong, from a slot on."""
+    size = blocks[0].shape[2]
+
+    def put(i, block):
+        at = (0, 0, jnp.clip(slot - i * size, 0, size - new.shape[2]), 0)
+        here = slot // size == i
+        old = jax.lax.dynamic_slice(block, at, new.shape)
+        return jax.lax.dynamic_update_slice(block, jnp.where(here, new, old), at)
+
+    return tuple(put(i, block) for i, block in enumerate(blocks))
 
 
 def search_variables(model: Transformer, params: Any) -> Any:
