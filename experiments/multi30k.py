@@ -64,7 +64,15 @@ def _tiny(config: ConfigDict) -> None:
 
 def _raw(config: ConfigDict) -> None:
     config.tokenizer.vocab_size = 8000
-    config.batch.tokens = 4096
-    config.optimizer.scale = 1.5  # the peak is .0042
+    config.batch.tokens = 2048
+    config.batch.shapes = 8
+    config.model.layers = 3
+    config.model.d_model = 256
+    config.model.d_ff = 1024
+    config.model.d_k = 64
+    config.model.d_v = 64
+    config.model.dropout = 0.2
+    config.optimizer.scale = 0.506  # the peak is .001
     config.optimizer.warmup = 1000
     config.train.steps = 4500
+    config.train.evaluate_every = 250

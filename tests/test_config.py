@@ -1,6 +1,7 @@
 """A configuration is checked once, with errors in the user's words."""
 
 import dataclasses
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,17 @@ EXPERIMENTS = Path(__file__).parents[1] / "experiments"
 def experiment(name: str, *arguments: str) -> ConfigDict:
     """Call ``get_config`` of a file of experiments/, as the command line does."""
     return cli._get_config(":".join([str(EXPERIMENTS / f"{name}.py"), *arguments]))
+
+
+def rows_of(name: str) -> dict[str, dict[str, Any]]:
+    """Return ``ROWS`` of a file of experiments/."""
+    spec = importlib.util.spec_from_file_location(name, EXPERIMENTS / f"{name}.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(EXPERIMENTS)
+        spec.loader.exec_module(module)
+    return module.ROWS
 
 
 def base(**changes: object) -> Config:

@@ -5,29 +5,29 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
-from test_config import EXPERIMENTS, experiment
+from test_config import EXPERIMENTS, experiment, rows_of
 
 from transformer import config
 from transformer.config import Config
 from transformer.model import abstract_params, make_model
 
-# The first 12 digits of each resolved configuration's hash. A changed digest is a
-# changed experiment, whose old results are no longer its own: change it on purpose.
-DIGESTS = {
-    "base": "b1be0e70de70",
-    "base:as_run": "ec9ecddebcee",
-    "big": "ca32d8488940",
-    "en_fr:base": "e0a3a2b9c263",
-    "en_fr:big": "a66f33bbb00b",
-    "multi30k": "f1aa2b18b1a7",
-    "multi30k:tiny": "6b46cc51b0f3",
-    "numbers": "4d3f15637e29",
-    "text": "0371eedddb1f",
-}
+# Every experiment as it was when it was last changed on purpose: all values of base, of
+# the others what differs from another one, and the digest of it all. A changed digest is
+# a changed experiment, whose old results are no longer its own. After a change on
+# purpose run python tests/test_experiments.py, and look at what that changes.
+PINS = Path(__file__).with_name("experiments.json")
+PINNED: dict[str, dict[str, Any]] = json.loads(PINS.read_text())
+FILES = ["base", "base:as_run", "big", "en_fr:base", "en_fr:big", "multi30k"]
+FILES += ["multi30k:tiny", "numbers", "text"]
+FILES += [f"table2:{row}" for row in rows_of("table2")]
+ROWS = rows_of("table3")
+REPLICAS = ["", ",data=numbers", ",data=multi30k", ",data=my_text,scale=0.25"]
+EXPERIMENTS_AND_ROWS = FILES + [f"table3:{row}{on}" for on in REPLICAS for row in ROWS]
 
 # Section by section: what the text of the paper fixes, or recipe.md's "as written".
 AS_WRITTEN = {
@@ -116,6 +116,30 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 
 
+def against(row: str) -> str | None:
+    """Return the experiment whose difference tells most about this one."""
+    if row == "base":
+        return None
+    name, _, options = row.partition(",")
+    if name.startswith("table3:") and name != "table3:base":
+        return f"table3:base,{options}" if options else "table3:base"
+    return "base"
+
+
+def pinned(row: str) -> dict[str, Any]:
+    """Return all values that an experiment had when it was pinned."""
+    other = PINNED[row]["against"]
+    return (pinned(other) if other else {}) | PINNED[row]["values"]
+
+
+def pin(row: str) -> dict[str, Any]:
+    """Return what is to be pinned of an experiment as it is now."""
+    now, other = resolved(row), against(row)
+    rest = config.flatten(resolved(other)).items() if other else ()
+    values = dict(config.flatten(now).items() - rest)
+    return {"digest": config.digest(now), "against": other, "values": values}
+
+
 def resolved(row: str) -> Config:
     return config.resolve(experiment(*row.split(":")))
 
@@ -136,15 +160,21 @@ def variants(stem: str) -> list[str]:
     return [stem, *(f"{stem}:{name}" for name in listed if name != "no_such")]
 
 
-STEMS = sorted(path.stem for path in EXPERIMENTS.glob("*.py"))
+# The rows of table3.py are in tests/test_tables.py.
+STEMS = sorted({path.stem for path in EXPERIMENTS.glob("*.py")} - {"table3"})
 
 
-@pytest.mark.parametrize("row", DIGESTS)
+@pytest.mark.parametrize("row", EXPERIMENTS_AND_ROWS)
 def test_no_experiment_drifts(row):
-    now = resolved(row)
-    assert config.digest(now) == DIGESTS[row], (
-        f"{row} changed; against base it has {config.difference(resolved('base'), now)}"
-    )
+    now, before = config.flatten(resolved(row)), pinned(row)
+    moved = {key: (before.get(key), now.get(key)) for key in before | now}
+    moved = {key: values for key, values in moved.items() if values[0] != values[1]}
+    assert not moved, f"{row} has (before, now) {moved}"
+    assert config.digest(resolved(row)) == PINNED[row]["digest"]
+
+
+def test_every_experiment_is_pinned():
+    assert sorted(PINNED) == sorted(EXPERIMENTS_AND_ROWS)
 
 
 @pytest.mark.parametrize("stem", STEMS)
@@ -152,8 +182,8 @@ def test_every_variant_resolves_and_is_in_the_docstring(stem):
     # A variant may go by two names, such as that of the default.
     offered = {resolved(row) for row in variants(stem)}
     assert {resolved(row) for row in commands(stem)} == offered
-    pinned = {resolved(row) for row in DIGESTS if row.split(":")[0] == stem}
-    assert pinned == offered
+    listed = {resolved(row) for row in FILES if row.split(":")[0] == stem}
+    assert listed == offered
     assert len({settings.name for settings in offered}) == len(offered)
 
 
@@ -207,3 +237,8 @@ def test_numbers_are_translated_exactly(tmp_path):
     best = max(results[name]["exact_match"] for name in ("last", "average"))
     assert best >= 0.99
     assert len(results["sentences"]) == 1000
+
+
+if __name__ == "__main__":
+    pins = {row: pin(row) for row in EXPERIMENTS_AND_ROWS}
+    PINS.write_text(json.dumps(pins, indent=1, sort_keys=True) + "\n")

@@ -1,0 +1,148 @@
+"""Table 3 of "Attention Is All You Need": variations of the base model, row by row.
+
+Paper: perplexity per piece and BLEU on newstest2013, which the final evaluation reads
+here too; all tables have the 40,960 rows with which the paper's parameter counts agree.
+
+    transformer train --config=experiments/table3.py:A_h1 --workdir=runs/A_h1
+
+On other data: ``ROW,data=numbers``, ``ROW,data=multi30k`` or ``ROW,data=FOLDER`` with a
+text of one's own (see text.py), as a smaller replica: ``scale`` multiplies d_model,
+d_ff, d_k, d_v and, in proportion to the scale of the data's own file, the steps. All
+else that a row has stays: heads, layers, dropout, smoothing, positions. The name of the
+configuration, which all results carry, holds row, data and scale.
+
+    transformer train --config=experiments/table3.py:A_h1,data=numbers --workdir=runs/A
+    transformer train --config=experiments/table3.py:A_h1,data=multi30k,scale=0.5 \\
+        --config.data.dir=multi30k/raw --workdir=runs/B
+"""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import base
+from ml_collections import ConfigDict
+
+# What a row changes. Each could as well be typed: --config.model.heads=1 ...
+ROWS: dict[str, dict[str, Any]] = {
+    "base": {},
+    "A_h1": {"model.heads": 1, "model.d_k": 512, "model.d_v": 512},
+    "A_h4": {"model.heads": 4, "model.d_k": 128, "model.d_v": 128},
+    "A_h16": {"model.heads": 16, "model.d_k": 32, "model.d_v": 32},
+    "A_h32": {"model.heads": 32, "model.d_k": 16, "model.d_v": 16},
+    "B_dk16": {"model.d_k": 16},
+    "B_dk32": {"model.d_k": 32},
+    "C_N2": {"model.layers": 2},
+    "C_N4": {"model.layers": 4},
+    "C_N8": {"model.layers": 8},
+    "C_d256": {"model.d_model": 256, "model.d_k": 32, "model.d_v": 32},
+    "C_d1024": {"model.d_model": 1024, "model.d_k": 128, "model.d_v": 128},
+    "C_ff1024": {"model.d_ff": 1024},
+    "C_ff4096": {"model.d_ff": 4096},
+    "D_drop0.0": {"model.dropout": 0.0},
+    "D_drop0.2": {"model.dropout": 0.2},
+    "D_smooth0.0": {"loss.smoothing": 0.0},
+    "D_smooth0.2": {"loss.smoothing": 0.2},
+    "E_learned": {"model.positions": "learned"},
+    "big": {
+        "model.d_model": 1024,
+        "model.d_ff": 4096,
+        "model.heads": 16,
+        "model.dropout": 0.3,
+        "train.steps": 300_000,
+        "train.keep": 20,
+        "decode.average": 20,
+    },
+    # Not in the table; what sections 3.5 and 3.2.1 argue against.
+    "no_positions": {"model.positions": "none"},
+    "unscaled": {"model.score": "dot"},
+}
+
+# By data: the file with the recipe, the scale of its d_model, the scale of a replica.
+_REPLICAS = {"numbers": ("numbers", 0.25, 0.125), "multi30k": ("multi30k", 0.5, 0.25)}
+_OWN_TEXT = ("text", 0.5, 0.5)
+_WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
+
+
+def get_config(argument: str = "base") -> ConfigDict:
+    """Return the configuration of ``ROW[,data=DATA][,scale=SCALE]``.
+
+    Without a row it is that of the base model.
+    """
+    row, given = _parse(argument)
+    data = given.get("data", "wmt14")
+    config, scale = _on_wmt14() if data == "wmt14" else _on(data)
+    if "scale" in given:
+        scale = _positive(given["scale"])
+    config.name = f"table3/{row}/{Path(data).name}/x{scale:g}"
+    for key, value in ROWS[row].items():
+        if key == "train.steps":
+            value = config.train.steps * value // base.get_config().train.steps
+        config.update_from_flattened_dict({key: value})
+    _shrink(config, scale)
+    return config
+
+
+def _parse(argument: str) -> tuple[str, dict[str, str]]:
+    """Take ``ROW,data=DATA,scale=SCALE`` apart."""
+    parts = argument.split(",")
+    given = dict(part.split("=", 1) for part in parts if "=" in part)
+    rows = [part for part in parts if "=" not in part] or ["base"]
+    if len(rows) > 1 or set(given) - {"data", "scale"}:
+        raise ValueError(f"expected ROW,data=DATA,scale=SCALE, got {argument}")
+    if rows[0] not in ROWS:
+        raise ValueError(f"expected a row, one of {', '.join(ROWS)}; got {rows[0]}")
+    return rows[0], given
+
+
+def _on_wmt14() -> tuple[ConfigDict, float]:
+    """Return the base model where Table 3 was measured, and its scale."""
+    config = base.get_config()
+    config.data.test = config.data.validation  # newstest2013
+    config.model.vocab_size = 40_960
+    return config, 1.0
+
+
+def _on(data: str) -> tuple[ConfigDict, float]:
+    """Return the base model with the recipe of other data, and the replica's scale."""
+    stem, tuned, scale = _REPLICAS.get(data, _OWN_TEXT)
+    config = _experiment(stem)
+    if data not in _REPLICAS:
+        config.data.dir = data
+    config.model = base.get_config().model
+    config.loss = base.get_config().loss
+    config.train.steps = round(config.train.steps / tuned)
+    return config, scale
+
+
+def _experiment(stem: str) -> ConfigDict:
+    """Return the configuration of a file beside this one."""
+    # By its path: the standard library has a module numbers too.
+    path = Path(__file__).with_name(f"{stem}.py")
+    spec = importlib.util.spec_from_file_location(f"experiment_{stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.get_config()
+
+
+def _positive(text: str) -> float:
+    try:
+        scale = float(text)
+    except ValueError:
+        scale = 0.0
+    if not 0 < scale < float("inf"):
+        raise ValueError(f"expected a scale above 0, got {text}; change it")
+    return scale
+
+
+def _shrink(config: ConfigDict, scale: float) -> None:
+    """Multiply widths and steps; widths have to stay whole numbers."""
+    for width in _WIDTHS:
+        scaled = config.model[width] * scale
+        if scaled != int(scaled) or scaled < 1:
+            raise ValueError(
+                f"expected a scale that leaves model.{width} a whole number, got "
+                f"{config.model[width]} x {scale:g} = {scaled:g}; choose another"
+            )
+        config.model[width] = int(scaled)
+    config.train.steps = max(round(config.train.steps * scale), 1)
