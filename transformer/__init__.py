@@ -22,6 +22,7 @@ _MODULES = (
     "metrics",
     "model",
     "optimizer",
+    "paper",
     "parallel",
     "prepare",
     "records",
