@@ -24,6 +24,7 @@ _MODULES = (
     "optimizer",
     "paper",
     "parallel",
+    "plots",
     "prepare",
     "records",
     "train",
