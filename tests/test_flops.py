@@ -39,6 +39,22 @@ def test_a_batched_product_by_hand():
     assert flops.traced(product, *shapes) == 2 * 7 * 3 * 5 * 4
 
 
+def test_a_grouped_and_strided_convolution_by_hand():
+    # 2 * batch 2 * places (9 - 3) / 2 + 1 * features 6 * window 3 * of 4 inputs, half
+    def convolve(x, kernel):
+        return jax.lax.conv_general_dilated(
+            x,
+            kernel,
+            (2,),
+            "VALID",
+            feature_group_count=2,
+            dimension_numbers=("NWC", "WIO", "NWC"),
+        )
+
+    shapes = jax.ShapeDtypeStruct((2, 9, 4), "f"), jax.ShapeDtypeStruct((3, 2, 6), "f")
+    assert flops.traced(convolve, *shapes) == 2 * 2 * 4 * 6 * 3 * 2
+
+
 @pytest.mark.parametrize(
     "changes",
     [

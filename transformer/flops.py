@@ -1,7 +1,7 @@
 """Floating-point operations: counted from a traced function, and by formula.
 
-One multiply-add counts as 2. Only matrix products count, as in the literature: norms,
-softmax and dropout are below two percent at the paper's sizes.
+One multiply-add counts as 2. Only products of matrices and convolutions count, as in
+the literature: norms, softmax and dropout are below two percent at the paper's sizes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from transformer import config
 
 
 def traced(function: Callable[..., Any], *args: Any) -> int:
-    """Count the operations of a function's matrix products, from its jaxpr.
+    """Count the operations of a function's products and convolutions, from its jaxpr.
 
     A ``scan`` counts as often as it runs; a ``while``, whose length no trace tells,
     once; of the branches of a ``cond`` the most expensive one.
@@ -39,28 +39,38 @@ def traced(function: Callable[..., Any], *args: Any) -> int:
 def _of_jaxpr(jaxpr: core.Jaxpr) -> int:
     total = 0
     for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
+        if is_product(equation):
             total += _of_product(equation)
         elif equation.primitive.name == "cond":
             branches = equation.params["branches"]
             total += max(_of_jaxpr(branch.jaxpr) for branch in branches)
         else:
-            inner = sum(map(_of_jaxpr, _inside(equation.params)))
+            inner = sum(map(_of_jaxpr, inside(equation.params)))
             total += inner * equation.params.get("length", 1)
     return total
 
 
-def _inside(params: dict[str, Any]) -> list[core.Jaxpr]:
+def is_product(equation: core.JaxprEqn) -> bool:
+    """Say whether an equation is a product of matrices or a convolution."""
+    return equation.primitive.name in ("dot_general", "conv_general_dilated")
+
+
+def inside(params: dict[str, Any]) -> list[core.Jaxpr]:
     """Return the jaxprs among an equation's parameters."""
     closed = [v.jaxpr for v in params.values() if isinstance(v, core.ClosedJaxpr)]
     return closed + [v for v in params.values() if isinstance(v, core.Jaxpr)]
 
 
 def _of_product(equation: core.JaxprEqn) -> int:
-    (contracted, _), _ = equation.params["dimension_numbers"]
-    operands: list[Any] = [equation.invars[0].aval, equation.outvars[0].aval]
-    left, result = (aval.shape for aval in operands)
-    return 2 * math.prod(result) * math.prod(left[i] for i in contracted)
+    operands: list[Any] = [*equation.invars, *equation.outvars]
+    left, right, result = (operand.aval.shape for operand in operands)
+    numbers = equation.params["dimension_numbers"]
+    if equation.primitive.name == "dot_general":
+        (contracted, _), _ = numbers
+        summed = math.prod(left[i] for i in contracted)
+    else:  # every weight of the kernel's window, for one feature of the output
+        summed = math.prod(right) // right[numbers.rhs_spec[0]]
+    return 2 * math.prod(result) * summed
 
 
 def forward(settings: config.Model, source: int, target: int, vocabulary: int) -> int:
