@@ -7,8 +7,9 @@ colour of the text around the picture, so that a page is readable on light and o
 from __future__ import annotations
 
 import io
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -63,3 +64,33 @@ def draw(paint: Callable[[Figure], None], width: float, height: float) -> str:
     svg = svg[svg.index("<svg") :].replace(_INK, "currentColor")
     svg = re.sub(r" font-family: [^;\"]*;", "", svg)
     return svg.replace("<svg", '<svg font-family="system-ui, sans-serif"', 1)
+
+
+def powers(
+    title: str,
+    x_label: str,
+    y_label: str,
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+) -> str:
+    """Draw measurements on logarithmic axes, where a power is a straight line.
+
+    Args:
+      title: stands above.
+      x_label: what the horizontal axis is.
+      y_label: what the vertical axis is.
+      lines: what stands in the legend, to x and y of the points.
+
+    Returns:
+      SVG text.
+    """
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        for (label, (x, y)), mark in zip(
+            lines.items(), itertools.cycle("osD^vP"), strict=False
+        ):
+            axes.loglog(x, y, marker=mark, label=label)
+        axes.set(title=title, xlabel=x_label, ylabel=y_label)
+        axes.legend()
+
+    return draw(paint, 7, 4.5)
