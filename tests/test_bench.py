@@ -115,3 +115,9 @@ def test_input_is_measured_on_the_run_s_own_batches():
     ready = rows["batches/s"] / rows["steps/s"]
     assert rows["batches ready when a step ends"] == pytest.approx(ready)
     assert 0 < rows["shapes, a program each"] <= values.batch.shapes
+
+
+@pytest.mark.parametrize("what", ["input", "startup"])
+def test_a_trace_of_what_no_device_does_is_an_error(tiny, what, tmp_path):
+    with pytest.raises(config.UserError, match="--profile: expected --what=train"):
+        bench.bench(tiny, [], what, profile=tmp_path)

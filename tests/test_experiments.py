@@ -17,8 +17,8 @@ from transformer.config import Config
 from transformer.model import abstract_params, make_model
 
 # Every experiment as it was when it was last changed on purpose: all values of base, of
-# the others what differs from another one, and the digest of it all. A changed digest is
-# a changed experiment, whose old results are no longer its own. After a change on
+# the others what differs from another one, and the digest of it all. A changed digest
+# is a changed experiment, whose old results are no longer its own. After a change on
 # purpose run python tests/test_experiments.py, and look at what that changes.
 PINS = Path(__file__).with_name("experiments.json")
 PINNED: dict[str, dict[str, Any]] = json.loads(PINS.read_text())

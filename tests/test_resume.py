@@ -157,6 +157,25 @@ def resume(settings: Config, workdir: Path) -> list[str]:
     return said
 
 
+@pytest.mark.parametrize("where", ["prepare", "evaluate"])
+def test_sigterm_before_and_after_training(
+    settings, unbroken, workdir, where, monkeypatch
+):
+    before, said = signal.getsignal(signal.SIGTERM), []
+    with monkeypatch.context() as patch:
+
+        def killed(*_: object, **__: object) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)  # the signal arrives in here
+
+        patch.setattr(train, where, killed)
+        assert train.train(settings, workdir, said.append) is None
+    assert said[-1] == "stopped; the same command goes on"
+    assert signal.getsignal(signal.SIGTERM) is before
+    resume(settings, workdir)
+    assert_same_end(settings, workdir, unbroken)
+
+
 # A signal is seen one step after the one that is shown: 3 -> 4, no checkpoint of its
 # own; 14 -> 15, which has one that is still kept at the end; 19 -> 20, the last.
 @pytest.mark.parametrize("step", [3, 14, 19])

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer import decode, flops
-from transformer.config import Config
+from transformer.config import Config, UserError
 from transformer.data import batches
 from transformer.data.tokenizers import BOS, EOS, PAD
 from transformer.evaluate import announce
@@ -75,7 +75,15 @@ def bench(
 
     Returns:
       What is printed, by name.
+
+    Raises:
+      UserError: if a trace is asked for of what no device does.
     """
+    if profile is not None and what in ("input", "startup"):
+        raise UserError(
+            f"--profile: expected --what=train, greedy or beam, got {what}; "
+            "leave it out"
+        )
     rows: dict[str, Any] = {"what": what, "device": jax.devices()[0].device_kind}
     if what == "train":
         rows |= _train(

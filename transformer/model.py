@@ -348,6 +348,10 @@ class Transformer(nn.Module):
         """Score every id of the target vocabulary, ``x E^T``: (..., D) to (..., V)."""
         return layers.product(x, layers.Turned(self.output_table), self.config.dtype)
 
+    def target_logits(self, source: jax.Array, target: jax.Array, bos: int):
+        """Score every id at each position of targets (B, T): (B, T, V)."""
+        return self.logits(self(source, shift_right(target, bos)))
+
     def hidden_and_table(self, source, target, key=None) -> tuple[jax.Array, jax.Array]:
         """Return ``__call__``'s output and the output matrix (V, D), for the loss."""
         return self(source, target, key), self.output_table

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -173,12 +174,18 @@ def train(
         used, or ``optimizer.nonfinite_limit`` steps in a row were not finite.
     """
     adopt_config(settings, workdir)
-    prepared = prepare(settings, workdir, say)
-    plan = batches.Batches(prepared.corpora["train"], settings.batch, settings.seed)
-    _introduce(settings, plan, say)
-    if not _run(settings, workdir, prepared, plan, say):
+    try:
+        with _sigterm_raises():
+            prepared = prepare(settings, workdir, say)
+        plan = batches.Batches(prepared.corpora["train"], settings.batch, settings.seed)
+        _introduce(settings, plan, say)
+        if not _run(settings, workdir, prepared, plan, say):
+            return None
+        with _sigterm_raises():
+            return evaluate(workdir, say=say)
+    except _Terminated:
+        say("stopped; the same command goes on")
         return None
-    return evaluate(workdir, say=say)
 
 
 def adopt_config(settings: Config, workdir: Path) -> None:
@@ -370,6 +377,25 @@ class _Meter:
                 "that were not; lower optimizer.scale, raise optimizer.warmup, set "
                 "optimizer.clip_norm, or try model.dtype=float32"
             )
+
+
+class _Terminated(BaseException):
+    """SIGTERM where nothing has to be saved: all on disk is whole at any time."""
+
+
+@contextlib.contextmanager
+def _sigterm_raises() -> Iterator[None]:
+    def stop(number: int, frame: Any) -> None:
+        raise _Terminated
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class _Signals:

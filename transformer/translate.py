@@ -154,11 +154,11 @@ class Translator:
           white space alone, has one, "".
         """
         how = self.search(**search)
-        ids = self._source_ids(lines, first)
+        ids = self.source_ids(lines, first)
         results = [[Translation("", 0.0, 0.0, [])] for _ in lines]
         full = [i for i, line in enumerate(lines) if line.strip() and len(ids[i]) > 1]
         sequences = [ids[i] for i in full]
-        for group in self._groups([len(sequence) for sequence in sequences]):
+        for group in self.groups([len(sequence) for sequence in sequences]):
             rows = [full[i] for i in group.rows]
             numbers = [first + row for row in rows]
             found = self._search(group.padded(sequences), numbers, how)
@@ -183,7 +183,7 @@ class Translator:
                 f"expected as many targets as sources, got {len(sources)} sources and "
                 f"{len(targets)} targets; one pair a line"
             )
-        source_ids = self._source_ids(sources, first)
+        source_ids = self.source_ids(sources, first)
         target_ids = _with_end(self.vocabulary.target.encode_many(targets))
         lengths = [
             max(len(s), len(t)) for s, t in zip(source_ids, target_ids, strict=True)
@@ -202,9 +202,9 @@ class Translator:
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
         """Return the encoder's output of each line, (S, D), the end mark included."""
-        ids = self._source_ids(lines)
+        ids = self.source_ids(lines)
         results: list[np.ndarray] = [np.empty(0)] * len(lines)
-        for group in self._groups([len(sequence) for sequence in ids]):
+        for group in self.groups([len(sequence) for sequence in ids]):
             memory = _encode(self.model, self.params, group.padded(ids))
             for row, states in zip(group.rows, np.asarray(memory), strict=False):
                 results[row] = states[: len(ids[row])]
@@ -219,7 +219,7 @@ class Translator:
         """
         if target is None:
             target = self.translate([source])[0]
-        source_ids = self._source_ids([source])[0]
+        source_ids = self.source_ids([source])[0]
         target_ids = _with_end([self.vocabulary.target.encode(target)])[0]
         weights = _weights(
             self.model, self.params, np.array([source_ids]), np.array([target_ids])
@@ -232,7 +232,8 @@ class Translator:
             *(np.asarray(w) for w in weights),
         )
 
-    def _source_ids(self, lines: Sequence[str], first: int = 1) -> list[list[int]]:
+    def source_ids(self, lines: Sequence[str], first: int = 1) -> list[list[int]]:
+        """Return the ids of each line, the end mark included; warn of long ones."""
         ids = _with_end(self.vocabulary.source.encode_many(lines))
         longest = self.settings.data.max_length
         for number, sequence in enumerate(ids, start=first):
@@ -244,7 +245,8 @@ class Translator:
                 )
         return ids
 
-    def _groups(self, lengths: Sequence[int]) -> list[Group]:
+    def groups(self, lengths: Sequence[int]) -> list[Group]:
+        """Return what is translated together, sentences of similar length."""
         return _fitted(in_order(lengths, self.settings.decode.tokens))
 
     def _search(
@@ -385,11 +387,10 @@ def _sampled(model, length, temperature, top_k, top_p, variables, source, limits
 @functools.partial(jax.jit, static_argnums=0)
 def _log_probabilities(model, params, source, target):
     """Return log P(target | source) of each row."""
-
-    def logits(m):
-        return m.logits(m(source, shift_right(target, BOS)))
-
-    table = jax.nn.log_softmax(model.apply({"params": params}, method=logits))
+    logits = model.apply(
+        {"params": params}, source, target, BOS, method="target_logits"
+    )
+    table = jax.nn.log_softmax(logits)
     each = jnp.take_along_axis(table, target[..., None], axis=-1)[..., 0]
     return jnp.where(target != PAD, each, 0.0).sum(-1)
 

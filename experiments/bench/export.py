@@ -21,7 +21,6 @@ from sizes import EOS, Size
 
 import transformer
 from transformer import config, layers, parallel
-from transformer.data.batches import in_order
 from transformer.translate import Translator
 
 # What a model must be to have a counterpart in the other systems.
@@ -90,12 +89,12 @@ def make_task(translator: Translator, lines: Sequence[str]) -> weights.Task:
     """
     settings, vocabulary = translator.settings.decode, translator.vocabulary
     translations = translator.translate(lines, beam=1)
-    sources = [[*ids, EOS] for ids in vocabulary.source.encode_many(lines)]
+    sources = translator.source_ids(lines)
     lengths = [len(ids) for ids in sources]
     targets = vocabulary.target.encode_many(translations)
     return weights.Task(
         sources=sources,
-        groups=[g.rows.tolist() for g in in_order(lengths, settings.tokens)],
+        groups=[group.rows.tolist() for group in translator.groups(lengths)],
         limit=max(lengths) - 1 + settings.extra_tokens,  # EOS is no part of an input
         alpha=settings.alpha,
         targets=[[*ids, EOS] for ids in targets],
