@@ -1,0 +1,211 @@
+"""Statistics against figures of textbooks, scipy's own tests and hand counts."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from transformer.paper import statistics
+from transformer.paper.statistics import (
+    OverSeeds,
+    OverSentences,
+    Verdict,
+    decide,
+    judge,
+    rank_correlation,
+    seeds_needed,
+    summary,
+    together,
+    welch,
+)
+
+
+def test_a_summary_by_hand():
+    # 1, 2, 6: mean 3, variance (4 + 1 + 9) / 2 = 7; t(.975; 2) = 4.303 in any table.
+    found = summary([1.0, 2.0, 6.0])
+    assert (found.count, found.mean) == (3, 3.0)
+    assert found.deviation == pytest.approx(math.sqrt(7))
+    assert found.high - 3 == pytest.approx(4.3027 * math.sqrt(7 / 3), rel=1e-4)
+    assert 3 - found.low == pytest.approx(found.high - 3)
+
+
+def test_one_seed_has_no_deviation_and_no_interval():
+    found = summary([4.92])
+    assert (found.mean, found.low, found.high) == (4.92, -math.inf, math.inf)
+    assert math.isnan(found.deviation)
+
+
+@pytest.mark.parametrize(
+    "probability, freedom, quantile",  # tables of Student's t
+    [(0.975, 1, 12.706), (0.975, 4, 2.776), (0.95, 10, 1.812), (0.975, 1e9, 1.960)],
+)
+def test_quantiles_of_t(probability, freedom, quantile):
+    assert statistics._t(probability, freedom) == pytest.approx(quantile, abs=5e-4)
+
+
+figures = st.lists(st.floats(-100, 100, width=16), min_size=2, max_size=6).filter(
+    lambda values: np.var(values) > 1e-6
+)
+
+
+@given(figures, figures)
+def test_welch_is_scipy_s(first, second):
+    ours, theirs = welch(first, second), stats.ttest_ind(first, second, equal_var=False)
+    assert ours.freedom == pytest.approx(theirs.df)
+    assert ours.p == pytest.approx(theirs.pvalue, abs=1e-9)
+    interval = theirs.confidence_interval(0.9)
+    assert ours.interval(0.9) == pytest.approx(tuple(interval), rel=1e-6, abs=1e-9)
+
+
+def test_welch_at_its_edges():
+    single = welch([1.0], [2.0, 3.0])
+    assert (single.value, single.p) == (-1.5, 1.0)
+    assert single.interval(0.95) == (-math.inf, math.inf)
+    assert welch([1.0, 1.0], [2.0, 2.0]).p == 0.0
+    assert welch([1.0, 1.0], [1.0, 1.0]).p == 1.0
+    assert welch([1.0, 1.0], [1.0, 1.0]).interval(0.95) == (0.0, 0.0)
+
+
+def test_sentences_count_the_draws_that_are_as_far():
+    # Around their mean, 2, the draws are -2 -1 0 1 2: two of five as far as 1.5.
+    draws = OverSentences(1.5, np.array([0.0, 1.0, 2.0, 3.0, 4.0]))
+    assert draws.p == pytest.approx((2 + 1) / (5 + 1))
+    assert draws.interval(0.5) == (1.0, 3.0)
+
+
+# ---- verdicts ------------------------------------------------------------------------
+
+
+def over(value, error):
+    """Return a difference with so many degrees of freedom that t is normal."""
+    return OverSeeds(value, error, 1e9)
+
+
+@pytest.mark.parametrize(
+    "value, decision",
+    [
+        (2.0, "confirmed"),  # 2.0 > 1.96 errors
+        (1.9, "open"),
+        (-1.9, "open"),
+        (-2.0, "contradicted"),
+        (0.0, "open"),
+    ],
+)
+def test_worse(value, decision):
+    assert decide(over(value, 1.0), "worse", 0.0) == decision
+
+
+@pytest.mark.parametrize(
+    "value, decision",
+    [
+        (0.0, "confirmed"),  # 0 + 1.645 errors < 2
+        (0.3, "confirmed"),
+        (0.4, "open"),  # 0.4 + 1.645 > 2
+        (-0.4, "open"),
+        (3.9, "open"),
+        (4.0, "contradicted"),  # 4.0 - 1.96 > 2
+        (-4.0, "contradicted"),
+    ],
+)
+def test_same(value, decision):
+    assert decide(over(value, 1.0), "same", 2.0) == decision
+
+
+def test_a_claim_of_many_comparisons_is_not_refuted_by_chance():
+    assert decide(over(-2.2, 1.0), "worse", 0.0) == "contradicted"
+    assert decide(over(-2.2, 1.0), "worse", 0.0, refute=0.05 / 8) == "open"
+    assert decide(over(2.2, 1.0), "worse", 0.0, refute=0.05 / 8) == "confirmed"
+    assert decide(over(4.2, 1.0), "same", 2.0, refute=0.05 / 8) == "open"
+
+
+def test_bleu_needs_seeds_and_sentences():
+    first, second = [1.0, 1.1, 0.9], [0.0, 0.1, -0.1]
+    draws = np.array([1.0] * 999)
+    wide = OverSentences(1.0, np.linspace(-9, 11, 999))
+    assert judge(first, second, "worse", 0.0).word == "confirmed"
+    near = OverSentences(1.0, draws)
+    assert judge(first, second, "worse", 0.0, near).word == "confirmed"
+    assert judge(first, second, "worse", 0.0, wide).word == "not enough sentences"
+    assert judge(second, first, "worse", 0.0).word == "contradicted"
+    # Sentences do not make up for seeds.
+    assert judge([1.0], [0.0], "worse", 0.0, near).word == "not enough seeds"
+
+
+def test_what_a_verdict_asks_for():
+    few = judge([1.0, 1.3], [0.9, 1.1, 1.2], "worse", 0.0)
+    deviation = math.sqrt((0.045 + 7 / 300) / 2)
+    needed = seeds_needed(1.15 - 3.2 / 3, deviation, "worse", 0.0)
+    assert needed is not None and few == Verdict("not enough seeds", needed - 2)
+    assert str(few) == f"not enough seeds (about {needed - 2} more a row)"
+    single = judge([1.0], [0.9, 1.1], "worse", 0.0)
+    assert str(single) == "not enough seeds (at least 1 more a row)"
+    equal = judge([1.0, 1.2], [1.2, 1.0], "worse", 0.0)
+    assert str(equal) == "not enough seeds (over 1,000 would be needed)"
+
+
+@pytest.mark.parametrize(
+    "effect, needed",  # Cohen (1988): power .8, two-sided .05, two samples
+    [(0.2, 394), (0.5, 64), (0.8, 26), (1.0, 17)],
+)
+def test_seeds_needed_are_cohen_s(effect, needed):
+    assert seeds_needed(effect, 1.0, "worse", 0.0) == needed
+    assert seeds_needed(-effect / 4, 0.25, "worse", 0.0) == needed
+    # Beyond a margin of 1 the same of what is above it.
+    assert seeds_needed(1 + effect, 1.0, "same", 1.0) == needed
+
+
+def test_seeds_needed_by_simulation():
+    # At the n it returns, two one-sided tests decide in about POWER of the trials.
+    generator = np.random.default_rng(0)
+    for value, margin, relation in ((0.0, 1.0, "same"), (0.3, 1.5, "same")):
+        n = seeds_needed(value, 1.0, relation, margin)
+        assert n is not None
+        trials = generator.normal(size=(2, 400, n)) + [[[value]], [[0.0]]]
+        decided = [
+            decide(welch(first, second), relation, margin) == "confirmed"
+            for first, second in zip(*trials, strict=True)
+        ]
+        # 400 trials at .8: standard deviation .02; and n is rounded up.
+        assert 0.74 < np.mean(decided) < 0.90
+
+
+def test_seeds_needed_at_their_edges():
+    assert seeds_needed(0.0, 1.0, "worse", 0.0) is None
+    assert seeds_needed(1e9, 1.0, "worse", 0.0) == 2
+    assert seeds_needed(1.0, 0.0, "worse", 0.0) == 2
+    assert seeds_needed(1.0, 0.1, "same", 1.0) is None  # on the margin itself
+
+
+def test_a_claim_needs_all_its_comparisons():
+    yes, no = Verdict("confirmed"), Verdict("contradicted")
+    few, fewer = Verdict("not enough seeds", 3), Verdict("not enough seeds", 7)
+    never, lines = Verdict("not enough seeds"), Verdict("not enough sentences")
+    assert together([yes, yes]) == yes
+    assert together([yes, few, no]) == no
+    assert together([yes, few, fewer, lines]) == fewer
+    assert together([fewer, never]) == never
+    assert together([yes, lines]) == lines
+
+
+# ---- ranks ---------------------------------------------------------------------------
+
+
+def test_rank_correlation_by_hand():
+    # Ranks 1 2 3 4 against 2 1 3 4: 1 - 6 * 2 / (4 * 15) = .8; of the 24 orders 4 are
+    # as near to a straight one, and as many to its reverse.
+    rho, p = rank_correlation([4.3, 4.7, 4.9, 5.3], [20.0, 10.0, 30.0, 40.0])
+    assert rho == pytest.approx(0.8) and p == pytest.approx(8 / 24)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=3))
+def test_rank_correlation_is_spearman_s(pairs):
+    first, second = zip(*pairs[:5], strict=True)
+    rho, p = rank_correlation(first, second)
+    if len(set(first)) == 1 or len(set(second)) == 1:
+        assert math.isnan(rho) and math.isnan(p)
+    else:
+        assert rho == pytest.approx(stats.spearmanr(first, second).statistic)
+        assert 0 < p <= 1
