@@ -23,6 +23,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from transformer.config import UserError
 
 if TYPE_CHECKING:
@@ -129,6 +131,68 @@ def corpus_bleu(
         precisions=tuple(result.precisions),
         brevity_penalty=result.bp,
     )
+
+
+class Resampler:
+    """BLEU on random draws of the sentences of a test set, the same for every system.
+
+    The paired bootstrap (Koehn 2004), as in ``sacrebleu.significance``, which compares
+    one run with one. Here a run's draws come out as numbers, so that systems of several
+    runs can be compared, draw by draw, by their means.
+
+    Args:
+      references: one text per line.
+      variant: one of ``VARIANTS``.
+      language: as for ``corpus_bleu``.
+      draws: how many times as many lines as there are, are drawn with replacement.
+      seed: of the draws.
+    """
+
+    def __init__(
+        self,
+        references: Sequence[str],
+        variant: str,
+        language: str,
+        draws: int = 1000,
+        seed: int = 0,
+    ) -> None:
+        self._prepare, _ = _preparation(variant, language)
+        self._references = [self._prepare(line) for line in references]
+        self._metric = _metric(variant, _order(variant, [self._references]))
+        lines = len(references)
+        chances = np.full(lines, 1 / lines)
+        generator = np.random.default_rng(seed)
+        self._draws = generator.multinomial(lines, chances, draws).astype(float)
+
+    def scores(self, hypotheses: Sequence[str]) -> np.ndarray:
+        """Return BLEU on each of the draws.
+
+        Args:
+          hypotheses: one text per reference.
+
+        Returns:
+          (draws,), each 0 to 100.
+        """
+        _check_counts(hypotheses, self._references)
+        lines = zip(map(self._prepare, hypotheses), self._references, strict=True)
+        counts = [self._counts(line, reference) for line, reference in lines]
+        return np.array([self._score(row) for row in self._draws @ np.array(counts)])
+
+    def _counts(self, line: str, reference: str) -> list[int]:
+        one = self._metric.corpus_score([line], [[reference]])
+        return [*one.counts, *one.totals, one.sys_len, one.ref_len]
+
+    def _score(self, counts: np.ndarray) -> float:
+        *grams, length, reference_length = counts.astype(int).tolist()
+        n = self._metric.max_ngram_order
+        return self._metric.compute_bleu(
+            grams[:n],
+            grams[n:],
+            length,
+            reference_length,
+            smooth_method=self._metric.smooth_method,
+            max_ngram_order=n,
+        ).score
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
