@@ -52,9 +52,10 @@ class Law(NamedTuple):
     powers: dict[str, float]
 
     def __str__(self) -> str:
-        return " ".join(
-            [f"{self.constant:.2f}", *(f"{x}^{p:.2f}" for x, p in self.powers.items())]
-        )
+        text = f"{self.constant:.2f}"
+        for name, power in self.powers.items():
+            text += f" ({name})^{power:.2f}" if " " in name else f" {name}^{power:.2f}"
+        return text
 
 
 # Functions of weights (positions first), and the shapes that they take.
@@ -372,6 +373,7 @@ PATHS = {
 }
 
 
+@functools.cache
 def path_length(name: str, sizes: Sizes) -> int:
     """Count layers until every output depends on every input.
 

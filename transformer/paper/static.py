@@ -2,10 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
 
+import jax
+
+from transformer import flops, plots
 from transformer.config import Config
+from transformer.model import abstract_params, configured_vocabulary, make_model
+from transformer.paper import complexity
+from transformer.paper.complexity import Sizes
+from transformer.paper.rows import TABLE3
 from transformer.paper.tables import Table
+
+LENGTH = 32  # pieces a side of the pairs whose operations are counted
+
+# Section 6.1: days of training on so many P100, at what one was estimated to sustain.
+_HOURS = {"base": 12.0, "big": 3.5 * 24}
+_DEVICES = 8
+_SUSTAINED = 9.5e12  # FLOP/s
+
+# Where Table 1 is shown.
+_LENGTHS = (33, 65, 129)
+_WIDTH, _REACH = 512, 9  # d, and k = r
+_TIMED_LENGTHS = (64, 128, 256, 512, 1024, 2048)
+_TIMED_WIDTH = 64
+
+_TABLE1_NOTE = (
+    "Laws are fitted by least squares over logarithms to counts in the traced layers: "
+    "products of matrices and convolutions, 2 operations a multiply-add. The paper's "
+    "n^2 d and r n d leave out attention's four projections, 8 n d^2 operations, which "
+    "the whole layer has: they cost more than attention to all as long as n < 2 d."
+)
+_CHAIN_NOTE = (
+    "The longest chain of products that need each other's results, whatever the size "
+    "of a product: scores and sums in attention, one a time step in a recurrent layer."
+)
+_PATH_NOTE = (
+    "Layers, of the recurrent layer time steps, until every output depends on every "
+    "input by the Jacobians (recurrent layers and convolutions read from left to "
+    "right: on every input up to its place). Layer i of the dilated stack has dilation "
+    "k^i, i = 0, 1, ...; it takes ceil(log_k n). A neighbourhood of r lies half on "
+    "each side, a layer reaches (r - 1) / 2 further, and the paper's n/r is in full "
+    "2 (n - 1) / (r - 1), rounded up; n/k is (n - 1) / (k - 1)."
+)
 
 
 def tables(rows: Mapping[str, Config], timed: bool = False) -> list[Table]:
@@ -17,8 +58,13 @@ def tables(rows: Mapping[str, Config], timed: bool = False) -> list[Table]:
 
     Returns:
       Parameters, training cost, and Table 1 measured.
+
+    Raises:
+      UserError: if a configuration does not tell the size of its vocabulary.
     """
-    raise NotImplementedError
+    found = [_parameter_table(rows), _cost_table(rows)]
+    found += [_operations_table(), _chain_table(), _path_table()]
+    return found + [_time_table()] * timed
 
 
 def figures(timed: bool = False) -> list[str]:
@@ -30,4 +76,222 @@ def figures(timed: bool = False) -> list[str]:
     Returns:
       SVG texts.
     """
-    raise NotImplementedError
+    pictures = [_operations_figure()]
+    return pictures + [_time_figure()] if timed else pictures
+
+
+# ---- Table 3 -------------------------------------------------------------------------
+
+
+def parameters(settings: Config) -> int:
+    """Count the parameters of a configuration without making any."""
+    size = configured_vocabulary(settings)
+    tree = abstract_params(make_model(settings.model, size, size))
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+def fitting_vocabulary(settings: Config, millions: int) -> tuple[int, int]:
+    """Return the least and the most table rows that give a printed parameter count.
+
+    Args:
+      settings: a configuration, whose own vocabulary does not matter.
+      millions: of parameters, as printed: without a digit after the point.
+    """
+
+    def count(size: int) -> int:
+        model = dataclasses.replace(settings.model, vocab_size=size)
+        return parameters(dataclasses.replace(settings, model=model))
+
+    one = count(1)
+    each = count(2) - one
+    least, end = ((millions + half) * 10**6 - one for half in (-0.5, 0.5))
+    return math.ceil(least / each) + 1, math.ceil(end / each)
+
+
+def step_operations(settings: Config, length: int = LENGTH) -> int:
+    """Count the operations of an update on a full batch of pairs of one length.
+
+    Args:
+      settings: a configuration.
+      length: S and T in pieces, no more than the configuration lets in.
+
+    Returns:
+      Operations by the formula of ``flops.train_step``, which agrees with the count in
+      the traced train step to the last one; tracing large models takes seconds a row.
+    """
+    length = min(length, settings.data.max_length)
+    pairs = settings.batch.tokens // length
+    vocabulary = configured_vocabulary(settings)
+    return flops.train_step(settings.model, pairs, length, length, vocabulary)
+
+
+def paper_cost(row: str) -> float | None:
+    """Estimate training FLOPs as the paper does, hours x devices x sustained FLOP/s.
+
+    Returns:
+      The estimate; None for the rows of Table 3 whose hours it does not name.
+
+    Source: section 6.1, footnote 5, and section 5.2.
+    """
+    if row not in _HOURS:
+        return None
+    return _HOURS[row] * 3600 * _DEVICES * _SUSTAINED
+
+
+def _parameter_table(rows: Mapping[str, Config]) -> Table:
+    cells = []
+    for row, settings in rows.items():
+        count, printed = parameters(settings), TABLE3[row].millions
+        agrees = ""
+        if printed is not None:
+            agrees = _agreement(settings, count, printed)
+        shown = "" if printed is None else str(printed)
+        size = f"{configured_vocabulary(settings):,}"
+        cells.append((row, size, f"{count / 1e6:.2f}", shown, agrees))
+    return Table(
+        "Parameters, millions (Table 3)",
+        ("row", "table rows", "ours", "paper", "agree to the printed digit"),
+        tuple(cells),
+        "With one tied table of 40,960 rows and biases in attention's projections all "
+        "counts that the paper prints are met but that of the big row: 213 needs "
+        "35,296 to 36,272 table rows, while the others together need 40,932 to 41,160.",
+    )
+
+
+def _agreement(settings: Config, count: int, printed: int) -> str:
+    if round(count / 1e6) == printed:
+        return "yes"
+    least, most = fitting_vocabulary(settings, printed)
+    return f"no, {least:,} to {most:,} table rows would"
+
+
+def _cost_table(rows: Mapping[str, Config]) -> Table:
+    cells, ratios = [], []
+    for row, settings in rows.items():
+        step = step_operations(settings)
+        run, paper = step * settings.train.steps, paper_cost(row)
+        ratios.append(step_operations(settings, settings.data.max_length) / step)
+        cells.append(
+            (
+                row,
+                f"{settings.train.steps:,}",
+                _scientific(step),
+                _scientific(run),
+                "" if paper is None else _scientific(paper, 1),
+                "" if paper is None else f"{run / paper:.2f}",
+            )
+        )
+    return Table(
+        "Training cost, floating-point operations",
+        ("row", "steps", "a step", "the run", "paper's estimate", "ours / paper's"),
+        tuple(cells),
+        "Ours: products of matrices, forward and backward, 2 operations a "
+        f"multiply-add, for batches full of pairs of {LENGTH} pieces a side; with the "
+        f"longest pairs let in, {min(ratios):.2f} to {max(ratios):.2f} times as much. "
+        "The paper's: hours x 8 devices x 9.5e12 FLOP/s, what the devices could have "
+        "done in the time; it names hours for base and big only.",
+    )
+
+
+def _scientific(number: float, digits: int = 2) -> str:
+    """Write a number as the paper does.
+
+    >>> _scientific(2.298e19, 1)
+    '2.3e19'
+    """
+    return f"{number:.{digits}e}".replace("e+", "e")
+
+
+# ---- Table 1 -------------------------------------------------------------------------
+
+
+def _operations_table() -> Table:
+    sizes = Sizes(_LENGTHS[-1], _WIDTH, _REACH, _REACH)
+    cells = [
+        (
+            name,
+            _printed(row.operations),
+            str(complexity.operations_law(name)),
+            f"{complexity.operations(name, sizes):,}",
+            f"{complexity.whole_operations(name, sizes):,}",
+        )
+        for name, row in complexity.ROWS.items()
+    ]
+    at = f"n = {sizes.n}, d = {sizes.d}, k = r = {sizes.k}"
+    heads = ("layer", "paper", "measured", f"at {at}", "the whole layer there")
+    return Table("Operations per layer (Table 1)", heads, tuple(cells), _TABLE1_NOTE)
+
+
+def _chain_table() -> Table:
+    cells = []
+    for name, row in complexity.ROWS.items():
+        sizes = [Sizes(n, _REACH) for n in _LENGTHS]
+        found = [complexity.sequential_operations(name, each) for each in sizes]
+        law = str(complexity.sequential_law(name))
+        cells.append((name, _printed(row.sequential), law, *map(str, found)))
+    heads = ("layer", "paper", "measured", *(f"n = {n}" for n in _LENGTHS))
+    return Table("Sequential operations (Table 1)", heads, tuple(cells), _CHAIN_NOTE)
+
+
+def _path_table() -> Table:
+    cells = []
+    for name, path in complexity.PATHS.items():
+        sizes = [Sizes(n, 1, _REACH, _REACH) for n in _LENGTHS]
+        found = [complexity.path_length(name, each) for each in sizes]
+        law = str(complexity.path_law(name))
+        cells.append((name, _printed(path.powers), law, *map(str, found)))
+    heads = ("layer", "paper", "measured")
+    heads += tuple(f"n = {n}, k = r = {_REACH}" for n in _LENGTHS)
+    return Table("Maximum path length (Table 1)", heads, tuple(cells), _PATH_NOTE)
+
+
+def _printed(powers: Mapping[str, float]) -> str:
+    """Write a term of Table 1 as the paper does.
+
+    >>> _printed({"n": 2, "d": 1}), _printed({"n": 1, "r": -1}), _printed({"n": 0})
+    ('n^2 d', 'n/r', '1')
+    """
+    above = [x if p == 1 else f"{x}^{p:g}" for x, p in powers.items() if p > 0]
+    below = [f"/{x}" for x, p in powers.items() if p < 0]
+    return (" ".join(above) or "1") + "".join(below)
+
+
+def _times() -> dict[str, list[float]]:
+    return complexity.seconds(_TIMED_LENGTHS, _TIMED_WIDTH, _REACH, _REACH)
+
+
+def _time_table() -> Table:
+    cells = [
+        (name, *(f"{1e3 * seconds:.3g}" for seconds in found))
+        for name, found in _times().items()
+    ]
+    return Table(
+        "Time of a layer, milliseconds",
+        ("layer", *(f"n = {n}" for n in _TIMED_LENGTHS)),
+        tuple(cells),
+        f"Measured on this machine ({jax.devices()[0].device_kind}): medians, "
+        f"compiled, one sequence, d = {_TIMED_WIDTH}, k = r = {_REACH}, attention "
+        "without its projections.",
+    )
+
+
+def _operations_figure() -> str:
+    def counts(name: str) -> Sequence[float]:
+        sizes = [Sizes(n, _WIDTH, _REACH, _REACH) for n in _TIMED_LENGTHS]
+        return [complexity.operations(name, each) for each in sizes]
+
+    lines = {
+        f"{name}: {complexity.operations_law(name)}": (_TIMED_LENGTHS, counts(name))
+        for name in complexity.ROWS
+    }
+    title = f"Operations per layer, d = {_WIDTH}, k = r = {_REACH}"
+    return plots.powers(title, "positions n", "operations", lines)
+
+
+def _time_figure() -> str:
+    lines = {
+        name: (_TIMED_LENGTHS, [1e3 * second for second in found])
+        for name, found in _times().items()
+    }
+    title = f"Time of a layer, d = {_TIMED_WIDTH}, k = r = {_REACH}"
+    return plots.powers(title, "positions n", "milliseconds", lines)
