@@ -1,5 +1,7 @@
 """Table 1: the layers against loops, counts by hand, exponents and paths."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,7 +48,8 @@ def test_a_gathered_neighbourhood_is_the_window_of_a_mask():
     q, k, v = draw((9, 4), (9, 4), (9, 4))
     gathered = complexity.restricted_self_attention(q, k, v, 5)
     mask = attention.window_mask(9, 2)
-    masked, _ = attention.attention(*(x[None, None] for x in (q, k, v)), mask)
+    q, k, v = jnp.array([q, k, v])[:, None, None]
+    masked, _ = attention.attention(q, k, v, mask)
     np.testing.assert_allclose(gathered, masked[0, 0], rtol=1e-5, atol=1e-6)
 
 
@@ -170,16 +173,17 @@ def test_a_kernel_of_one_never_reaches_further(name):
 
 def test_the_product_of_patterns_is_the_pattern_of_the_stack():
     x, kernel = draw((9, 2), (2, 2, 2))
-    each = [
-        complexity.dependence(lambda x, i=i: complexity.convolution(x, kernel, i), x)
-        for i in (1, 2, 4)
+    layers = [
+        functools.partial(complexity.convolution, kernel=kernel, dilation=dilation)
+        for dilation in (1, 2, 4)
     ]
 
     def stack(x):
-        for dilation in (1, 2, 4):
-            x = complexity.convolution(x, kernel, dilation)
+        for layer in layers:
+            x = layer(x)
         return x
 
+    each = [complexity.dependence(layer, x) for layer in layers]
     together = complexity.dependence(stack, x)
     np.testing.assert_array_equal(each[2] @ each[1] @ each[0], together)
     band = np.tri(9) - np.tri(9, k=-8)  # 1 + 1 + 2 + 4 positions

@@ -91,6 +91,6 @@ def powers(
         ):
             axes.loglog(x, y, marker=mark, label=label)
         axes.set(title=title, xlabel=x_label, ylabel=y_label)
-        axes.legend()
+        figure.legend(loc="outside lower center")
 
-    return draw(paint, 7, 4.5)
+    return draw(paint, 7, 5.5)

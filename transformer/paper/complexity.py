@@ -97,7 +97,7 @@ def restricted_self_attention(
     n = len(q)
     around = np.arange(neighbourhood) - neighbourhood // 2
     place = np.arange(n)[:, None] + around
-    exists = (place >= 0) & (place < n)
+    exists = jnp.asarray((place >= 0) & (place < n))
     place = np.clip(place, 0, n - 1)
     output, _ = attention.attention(  # each position is a sentence of one query
         q[:, None, None], k[place][:, None], v[place][:, None], exists[:, None, None]
@@ -207,7 +207,7 @@ def _whole(row: str, sizes: Sizes) -> Layer:
     def projected(x, query, key, value, output):
         return function(x @ query, x @ key, x @ value) @ output
 
-    return projected, [(sizes.n, sizes.d)] + 4 * [(sizes.d, sizes.d)]
+    return projected, [shapes[0], *4 * [(sizes.d, sizes.d)]]
 
 
 def sequential_operations(row: str, sizes: Sizes) -> int:
@@ -344,10 +344,9 @@ def _convolution_stack(sizes: Sizes, dilated: bool) -> Stack:
     def pattern(dilation):
         return dependence(lambda x: convolution(x, kernel, dilation), x)
 
+    patterns: Iterator[np.ndarray] = itertools.repeat(pattern(1))
     if dilated:
         patterns = (pattern(sizes.k**i) for i in itertools.count())
-    else:
-        patterns = itertools.repeat(pattern(1))
     return Stack(patterns, np.tri(sizes.n, dtype=bool))
 
 
@@ -395,7 +394,7 @@ def path_length(name: str, sizes: Sizes) -> int:
     patterns, needed = PATHS[name].stack(sizes)
     reached = np.eye(len(needed), dtype=np.float32)
     for layers, pattern in zip(range(1, sizes.n + 1), patterns, strict=False):
-        reached = np.float32(pattern @ reached > 0)
+        reached = (pattern @ reached > 0).astype(np.float32)
         if reached[needed].all():
             return layers
     raise ValueError(f"expected a layer that reaches beyond a position, got {sizes}")

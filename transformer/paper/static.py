@@ -54,7 +54,7 @@ def tables(rows: Mapping[str, Config], timed: bool = False) -> list[Table]:
 
     Args:
       rows: the rows of Table 3, name to configuration.
-      timed: measure seconds by n too, which takes about a minute.
+      timed: measure seconds by n too, which takes a few seconds more.
 
     Returns:
       Parameters, training cost, and Table 1 measured.
@@ -240,8 +240,8 @@ def _path_table() -> Table:
         found = [complexity.path_length(name, each) for each in sizes]
         law = str(complexity.path_law(name))
         cells.append((name, _printed(path.powers), law, *map(str, found)))
-    heads = ("layer", "paper", "measured")
-    heads += tuple(f"n = {n}, k = r = {_REACH}" for n in _LENGTHS)
+    at = [f"n = {n}, k = r = {_REACH}" for n in _LENGTHS]
+    heads = ("layer", "paper", "measured", *at)
     return Table("Maximum path length (Table 1)", heads, tuple(cells), _PATH_NOTE)
 
 
@@ -280,10 +280,11 @@ def _operations_figure() -> str:
         sizes = [Sizes(n, _WIDTH, _REACH, _REACH) for n in _TIMED_LENGTHS]
         return [complexity.operations(name, each) for each in sizes]
 
-    lines = {
-        f"{name}: {complexity.operations_law(name)}": (_TIMED_LENGTHS, counts(name))
-        for name in complexity.ROWS
-    }
+    lines = {}
+    for name, row in complexity.ROWS.items():
+        law = complexity.operations_law(name)
+        label = f"{name}: {law} (paper {_printed(row.operations)})"
+        lines[label] = _TIMED_LENGTHS, counts(name)
     title = f"Operations per layer, d = {_WIDTH}, k = r = {_REACH}"
     return plots.powers(title, "positions n", "operations", lines)
 
