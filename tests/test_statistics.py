@@ -15,6 +15,7 @@ from transformer.paper.statistics import (
     Verdict,
     decide,
     judge,
+    judge_printed,
     rank_correlation,
     seeds_needed,
     summary,
@@ -112,6 +113,32 @@ def test_worse(value, decision):
 )
 def test_same(value, decision):
     assert decide(over(value, 1.0), "same", 2.0) == decision
+
+
+@pytest.mark.parametrize(
+    "value, decision",
+    [
+        (-9.0, "confirmed"),  # better than printed
+        (0.3, "confirmed"),
+        (0.4, "open"),
+        (3.9, "open"),
+        (4.0, "contradicted"),
+    ],
+)
+def test_reached(value, decision):
+    assert decide(over(value, 1.0), "reached", 2.0) == decision
+
+
+def test_a_printed_figure_is_reached_or_not():
+    # BLEU 27.3 printed; t(.975; 2) = 4.303, t(.95; 2) = 2.920, errors of .1 / sqrt(3).
+    ours = np.array([27.0, 27.1, 27.2])
+    assert judge_printed(-ours, -27.3, 0.4) == Verdict("confirmed")  # .2 + .17 < .4
+    # .25 + .17 > .4; 1.5 deviations, one-sided: 5 runs have power .8.
+    assert judge_printed(-ours, -27.35, 0.4) == Verdict("not enough seeds", 5 - 3)
+    # .5 - .25 < .3; 2 deviations beyond the margin, two-sided: 5 runs.
+    assert judge_printed(-ours, -27.6, 0.3) == Verdict("not enough seeds", 5 - 3)
+    assert judge_printed(-ours, -27.7, 0.3) == Verdict("contradicted")  # .6 - .25 > .3
+    assert judge_printed(-ours[:1], -27.3, 0.4).least
 
 
 def test_a_claim_of_many_comparisons_is_not_refuted_by_chance():

@@ -170,19 +170,22 @@ class Verdict:
 
 
 def decide(
-    difference: Difference, relation: Relation, margin: float, refute: float = LEVEL
+    difference: Difference,
+    relation: Relation | Literal["reached"],
+    margin: float,
+    refute: float = LEVEL,
 ) -> Decision:
     """Decide a claim by one difference.
 
     "worse" is confirmed by a significant difference above 0, contradicted by one
     below 0. "same" is an equivalence test (two one-sided tests): confirmed if the
     90 % interval lies within the margin, contradicted if the 95 % interval lies
-    outside it.
+    outside it; "reached" is the half of it that bounds how much worse the first is.
 
     Args:
       difference: positive if the first row is the worse one.
       relation: what is claimed.
-      margin: that "same" allows.
+      margin: that "same" and "reached" allow.
       refute: level at which it is contradicted, ``LEVEL`` / k where any of k
         comparisons would do.
 
@@ -192,11 +195,13 @@ def decide(
         if difference.value > 0:
             return "confirmed" if difference.p < LEVEL else "open"
         return "contradicted" if difference.p < refute else "open"
+    either = relation == "same"
     low, high = difference.interval(1 - 2 * LEVEL)
-    if -margin < low and high < margin:
+    if high < margin and (low > -margin or not either):
         return "confirmed"
     low, high = difference.interval(1 - refute)
-    return "contradicted" if low > margin or high < -margin else "open"
+    outside = low > margin or (either and high < -margin)
+    return "contradicted" if outside else "open"
 
 
 def judge(
@@ -241,6 +246,30 @@ def _more_seeds(
     return Verdict("not enough seeds", more)
 
 
+def judge_printed(figures: Sequence[float], printed: float, margin: float) -> Verdict:
+    """Judge whether a row reaches a printed figure, which is taken as exact.
+
+    Args:
+      figures: badness of each run.
+      printed: badness of the paper's figure.
+      margin: that our mean may be worse by.
+    """
+    n, value = len(figures), float(np.mean(figures)) - printed
+    if n < 2:
+        return Verdict("not enough seeds", 2 - n, least=True)
+    deviation = float(np.std(figures, ddof=1))
+    decision = decide(
+        OverSeeds(value, deviation / math.sqrt(n), n - 1), "reached", margin
+    )
+    if decision != "open":
+        return Verdict(decision)
+    sizes = np.arange(2, MOST_SEEDS + 1)
+    effect = abs(margin - value) / (max(deviation, 1e-12) / np.sqrt(sizes))
+    tail = LEVEL if value < margin else LEVEL / 2
+    needed = _least(sizes, _power(effect, sizes - 1, tail))
+    return Verdict("not enough seeds", None if needed is None else max(needed - n, 1))
+
+
 def seeds_needed(
     value: float, deviation: float, relation: Relation, margin: float
 ) -> int | None:
@@ -268,24 +297,27 @@ def seeds_needed(
     Source: Cohen (1988), Statistical Power Analysis, section 2.
     """
     n = np.arange(2, MOST_SEEDS + 1)
-    error = np.maximum(deviation, 1e-12) * np.sqrt(2 / n)
-    size = abs(value)
+    error = max(deviation, 1e-12) * np.sqrt(2 / n)
+    freedom, size = 2 * n - 2, abs(value)
     if relation == "worse":
-        power = _power(size / error, n, LEVEL / 2)
+        power = _power(size / error, freedom, LEVEL / 2)
     elif size >= margin:
-        power = _power((size - margin) / error, n, LEVEL / 2)
+        power = _power((size - margin) / error, freedom, LEVEL / 2)
     else:
         near, far = (margin - size) / error, (margin + size) / error
-        power = _power(near, n, LEVEL) + _power(far, n, LEVEL) - 1
+        power = _power(near, freedom, LEVEL) + _power(far, freedom, LEVEL) - 1
+    return _least(n, power)
+
+
+def _least(n: np.ndarray, power: np.ndarray) -> int | None:
     enough = power >= POWER
     return int(n[enough.argmax()]) if enough.any() else None
 
 
-def _power(effect: np.ndarray, n: np.ndarray, tail: float) -> np.ndarray:
+def _power(effect: np.ndarray, freedom: np.ndarray, tail: float) -> np.ndarray:
     """Return P(t' > c) for effects in units of the error; c has ``tail`` above it."""
     from scipy import stats
 
-    freedom = 2 * n - 2
     # Beyond 30 errors the power is 1, and the series behind nct loses its digits.
     return stats.nct.sf(stats.t.isf(tail, freedom), freedom, np.minimum(effect, 30.0))
 
