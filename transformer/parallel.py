@@ -44,6 +44,15 @@ def start(device: str) -> str:
     return f"devices: {text}; jax {jax.__version__}; compiled programs: {cache}"
 
 
+def accelerators() -> tuple[str, int]:
+    """Return the platform of this machine's devices, and how many chips there are."""
+    devices = jax.local_devices()
+    platform = devices[0].platform
+    if platform == "tpu":  # the two cores of an old chip are two devices of one process
+        return platform, len({tuple(device.coords) for device in devices})
+    return platform, len(devices)
+
+
 def _keep_memory() -> None:
     """Let glibc's allocator keep the memory that a step gives back.
 

@@ -11,7 +11,7 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +142,63 @@ def _bar(total_steps: int, step: int) -> Any:
     )
     bar.add_task("train", total=total_steps, completed=step, numbers="compiling")
     return bar
+
+
+class Board:
+    """A table of many runs, drawn in place on a terminal; a context manager.
+
+    Attributes:
+      room: rows that can be seen at once, 0 where there is no terminal: then nothing is
+        drawn.
+    """
+
+    def __init__(self, columns: Sequence[str], say: Callable[[str], None] = print):
+        """Make an empty table.
+
+        Args:
+          columns: their names.
+          say: prints a line where there is no terminal.
+        """
+        self._columns, self._print = columns, say
+        self._live = _live() if sys.stderr.isatty() else None
+        around = 6  # lines: title, head, rules, and one that is free
+        self.room = max(self._live.console.height - around, 1) if self._live else 0
+
+    def __enter__(self) -> Board:
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, title: str, rows: Sequence[Sequence[str]]) -> None:
+        """Draw other rows in place of those before."""
+        if self._live is None:
+            return
+        from rich.table import Table
+
+        table = Table(title=title, title_justify="left")
+        for name in self._columns:
+            table.add_column(name, no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        self._live.update(table, refresh=True)
+
+    def say(self, text: str) -> None:
+        """Print a line, above the table where there is one."""
+        if self._live is not None:
+            self._live.console.print(text, markup=False, highlight=False)
+        else:
+            self._print(text)
+
+
+def _live() -> Any:
+    from rich.console import Console
+    from rich.live import Live
+
+    return Live(console=Console(stderr=True), auto_refresh=False)
 
 
 def _cut(path: Path, step: int) -> None:
