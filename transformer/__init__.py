@@ -8,6 +8,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _MODULES = (
+    "ablate",
     "attention",
     "bench",
     "check",
@@ -17,6 +18,7 @@ _MODULES = (
     "decode",
     "evaluate",
     "flops",
+    "launchers",
     "layers",
     "losses",
     "metrics",

@@ -110,6 +110,19 @@ FLAGS = {
     "rounds": _count("measurements, of which the median is printed", 5),
     "profile": _text("folder for a trace, for TensorBoard or Perfetto"),
     "scores": _switch("write SCORE, a tab, then the translation"),
+    "rows": _text("rows of the config file, or letters of groups: A,B,no_positions"),
+    "seeds": _count("runs of each row, with config.seed = 0, 1, ...", 1),
+    "jobs": _count(
+        "runs at a time, which share the accelerators or the cores (default: one an "
+        "accelerator, one on a CPU, all of them with slurm)"
+    ),
+    "launcher": _choice("where the runs are started", ["local", "slurm"], "local"),
+    "slurm.partition": _text(
+        "for Slurm; other options of submitit's SlurmExecutor likewise, "
+        "--slurm.gpus_per_node=1 --slurm.time=MINUTES --slurm.account=... (default of "
+        "the time: 240; a run that needs more is saved and queued again)"
+    ),
+    "dry_run": _switch("print the commands of the runs, start none"),
 }
 
 
@@ -212,13 +225,9 @@ def _bench(values: flags.FlagValues) -> int:
     from transformer.bench import bench
 
     flag = values["config"]
-    overrides = config_flags.get_override_values(flag)
     bench(
         settings,
-        [
-            f"--config={config_flags.get_config_filename(flag)}",
-            *(f"--config.{key}={value}" for key, value in overrides.items()),
-        ],
+        [f"--config={config_flags.get_config_filename(flag)}", *_overrides(flag)],
         values.what,
         tokens=values.tokens,
         length=values.length,
@@ -227,6 +236,74 @@ def _bench(values: flags.FlagValues) -> int:
         profile=Path(values.profile) if values.profile else None,
     )
     return 0
+
+
+def _ablate(values: flags.FlagValues) -> int:
+    from transformer import ablate, launchers
+
+    slurm = _slurm_options(values)
+    if slurm and values.launcher != "slurm":
+        raise UserError(
+            f"--slurm.{next(iter(slurm))}: expected --launcher=slurm with it; add that "
+            "or leave it out"
+        )
+    workdir = Path(values.workdir)
+    runs = _planned(values, workdir)
+    if values.dry_run:
+        for line in ablate.commands(runs):
+            print(line)
+        return 0
+    _writable(workdir)
+    launcher: launchers.Launcher
+    if values.launcher == "slurm":
+        launcher = launchers.Slurm(workdir / "slurm", slurm, values.jobs)
+    else:
+        launcher = launchers.Local(runs[0].settings.device, values.jobs)
+    return ablate.ablate(runs, launcher)
+
+
+def _planned(values: flags.FlagValues, workdir: Path) -> list[Any]:
+    """Return the runs of an ablation, every one resolved."""
+    from transformer import ablate
+
+    file, options = _ablated_file(values)
+    overrides = _overrides(values["config"])
+    for key in ("seed", "name"):  # what tells the runs apart
+        if any(override.startswith(f"--config.{key}=") for override in overrides):
+            raise UserError(
+                f"--config.{key}: expected no value, each run has its own; leave it out"
+            )
+
+    def arguments(row: str, seed: int) -> list[str]:
+        argument = ",".join([row, *options])
+        return [f"--config={file}:{argument}", *overrides, f"--config.seed={seed}"]
+
+    return ablate.plan(
+        ablate.choose(values.rows, _rows(file)),
+        values.seeds,
+        workdir,
+        config.resolve(values.config),
+        arguments,
+        lambda given: config.resolve(_parse("train", list(given)).config),
+    )
+
+
+def _ablated_file(values: flags.FlagValues) -> tuple[str, list[str]]:
+    """Return the config file of an ablation, and what is the same in all its rows."""
+    file, *given = config_flags.get_config_filename(values["config"]).split(":", 1)
+    options = given[0].split(",") if given else []
+    for option in options:
+        if "=" not in option:
+            raise UserError(
+                f"--config: expected {file}, or {file}:KEY=VALUE,... for all rows, got "
+                f":{option}; name rows by --rows"
+            )
+    return file, options
+
+
+def _slurm_options(values: flags.FlagValues) -> dict[str, str]:
+    given = {name: values[name].value for name in values if name[:6] == "slurm."}
+    return {name[6:]: value for name, value in given.items() if value is not None}
 
 
 COMMANDS = {
@@ -269,6 +346,12 @@ COMMANDS = {
         "measure the speed of training, search, input or start on this machine",
         ("config",),
         ("what", "tokens", "length", "rounds", "output", "profile"),
+    ),
+    "ablate": Command(
+        _ablate,
+        "train rows of a table with several seeds, or go on with those not finished",
+        ("config", "rows", "workdir"),
+        ("seeds", "jobs", "launcher", "slurm.partition", "dry_run"),
     ),
 }
 
@@ -352,6 +435,8 @@ def _parse(name: str, arguments: list[str]) -> flags.FlagValues:
                 flag_values=values,
                 **one.options,
             )
+    if "slurm.partition" in command.optional:
+        _define_slurm(values, arguments)
     try:
         rest = values([f"transformer {name}", *arguments])[1:]
     except flags.Error as error:
@@ -364,6 +449,13 @@ def _parse(name: str, arguments: list[str]) -> flags.FlagValues:
         if values[flag].value is None:
             raise UserError(f"{name}: expected --{flag}: {FLAGS[flag].help}; add it")
     return values
+
+
+def _define_slurm(values: flags.FlagValues, arguments: list[str]) -> None:
+    """Define the options of Slurm that were given; submitit knows which there are."""
+    given = [re.match(r"--?(slurm\.\w+)", argument) for argument in arguments]
+    for name in {match[1] for match in given if match} - set(values):
+        flags.DEFINE_string(name, None, "option of Slurm", flag_values=values)
 
 
 def _flag_error(name: str, text: str) -> str:
@@ -463,6 +555,26 @@ class _ConfigFile(config_flags.ConfigFileFlagParser):
 def _get_config(argument: str) -> Any:
     """Call ``get_config`` of a file, with the variant after a colon if there is one."""
     file, *variant = argument.split(":", 1)
+    with _config_module(file) as module:
+        if variant and not inspect.signature(module.get_config).parameters:
+            raise ValueError(f"expected no variant, got :{variant[0]}; leave it out")
+        return module.get_config(*variant)
+
+
+def _rows(file: str) -> list[str]:
+    """Return the names of the rows of a config file."""
+    with _config_module(file) as module:
+        rows = getattr(module, "ROWS", None)
+    if not isinstance(rows, dict):
+        raise UserError(
+            f"--config: expected a file with ROWS, such as experiments/table3.py, got "
+            f"{file}, which has none; choose another"
+        )
+    return list(rows)
+
+
+@contextlib.contextmanager
+def _config_module(file: str) -> Iterator[Any]:
     spec = importlib.util.spec_from_file_location("config_file", file)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -471,9 +583,7 @@ def _get_config(argument: str) -> Any:
     sys.path.append(str(Path(file).resolve().parent))
     try:
         spec.loader.exec_module(module)
-        if variant and not inspect.signature(module.get_config).parameters:
-            raise ValueError(f"expected no variant, got :{variant[0]}; leave it out")
-        return module.get_config(*variant)
+        yield module
     finally:
         sys.path[:] = path
 
@@ -490,6 +600,12 @@ def _config_error(file: str, error: Exception) -> str:
     where = f"{file}, line {line}" if line else file
     what = error.msg if isinstance(error, SyntaxError) else error
     return f"--config: {where}: {type(error).__name__}: {what}; mend the file"
+
+
+def _overrides(flag: flags.Flag) -> list[str]:
+    """Return the keys that were given beside ``--config``, as arguments."""
+    given = config_flags.get_override_values(flag)
+    return [f"--config.{key}={value}" for key, value in given.items()]
 
 
 def _flat_keys(values: ConfigDict, prefix: str = "") -> Iterator[str]:
