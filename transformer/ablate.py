@@ -367,16 +367,22 @@ def ablate(
     to_do = [state.run for state in states if state.status == "waiting"]
     for run in to_do:
         check_idle(run.log)
-    if to_do:
-        _prepare(to_do, say)
     slots = min(launcher.slots or len(to_do), len(to_do))
-    say(
-        f"{len(runs)} runs: {len(runs) - len(to_do)} finished before, {len(to_do)} to "
-        f"do, {slots} at a time"
-    )
-    with _Signals() as signals, Board(_COLUMNS) as board:
-        display = _Display(states, board, say)
-        _run_all(states, launcher, slots, signals, display.show, board.say)
+    with _Signals() as signals:
+        try:
+            if to_do:
+                _prepare(to_do, say)
+        except KeyboardInterrupt:
+            say("stopped while preparing the data; the same command starts there again")
+            return 130
+        signals.at_once = False
+        say(
+            f"{len(runs)} runs: {len(runs) - len(to_do)} finished before, {len(to_do)} "
+            f"to do, {slots} at a time"
+        )
+        with Board(_COLUMNS) as board:
+            show = _Display(states, board, say).show
+            _run_all(states, launcher, slots, signals, show, board.say)
     return _conclude(states, bool(signals.received), say)
 
 
@@ -477,10 +483,12 @@ class _Signals:
     """Turns Ctrl-C, SIGTERM and SIGHUP into a wish that the loop reads.
 
     Attributes:
-      received: 0 = none, 1 = end well, 2 = Ctrl-C was pressed twice: at once.
+      at_once: raise KeyboardInterrupt instead, as long as no run is started.
+      received: 0 = none, 1 = end well, 2 = Ctrl-C was pressed twice: kill.
     """
 
     def __init__(self) -> None:
+        self.at_once = True
         self.received = 0
         self._last: int | None = None
         self._before: dict[int, Any] = {}
@@ -497,6 +505,8 @@ class _Signals:
             signal.signal(number, handler)
 
     def _receive(self, number: int, frame: Any) -> None:
+        if self.at_once:
+            raise KeyboardInterrupt
         again = number == self._last == signal.SIGINT
         self._last = number
         self.received = 2 if again else max(self.received, 1)

@@ -160,6 +160,7 @@ class Board:
           say: prints a line where there is no terminal.
         """
         self._columns, self._print = columns, say
+        self._shown: tuple[str, Sequence[Sequence[str]]] | None = None
         self._live = _live() if sys.stderr.isatty() else None
         around = 6  # lines: title, head, rules, and one that is free
         self.room = max(self._live.console.height - around, 1) if self._live else 0
@@ -174,9 +175,10 @@ class Board:
             self._live.stop()
 
     def show(self, title: str, rows: Sequence[Sequence[str]]) -> None:
-        """Draw other rows in place of those before."""
-        if self._live is None:
+        """Draw rows in place of those before, if they differ."""
+        if self._live is None or self._shown == (title, rows):
             return
+        self._shown = title, rows
         from rich.table import Table
 
         table = Table(title=title, title_justify="left")
