@@ -120,6 +120,7 @@ def _experiment(stem: str) -> ConfigDict:
     # By its path: the standard library has a module numbers too.
     path = Path(__file__).with_name(f"{stem}.py")
     spec = importlib.util.spec_from_file_location(f"experiment_{stem}", path)
+    assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module.get_config()

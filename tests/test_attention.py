@@ -302,7 +302,8 @@ def test_block_attention_is_attention_to_the_filled_blocks(filled):
         jnp.asarray(filled),
     )
     seen = np.s_[:, :, : filled * size]
-    expected, _ = attention.attention(q, k[seen], v[seen], mask[..., : filled * size])
+    filled_ones = map(jnp.asarray, (q, k[seen], v[seen], mask[..., : filled * size]))
+    expected, _ = attention.attention(*filled_ones)
     assert_close(found, expected, ROUNDINGS, largest_sum(q, k[seen], v[seen]))
 
 

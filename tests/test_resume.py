@@ -161,7 +161,7 @@ def resume(settings: Config, workdir: Path) -> list[str]:
 def test_sigterm_before_and_after_training(
     settings, unbroken, workdir, where, monkeypatch
 ):
-    before, said = signal.getsignal(signal.SIGTERM), []
+    before, said = signal.getsignal(signal.SIGTERM), list[str]()
     with monkeypatch.context() as patch:
 
         def killed(*_: object, **__: object) -> None:

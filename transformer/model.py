@@ -175,6 +175,7 @@ class MultiHeadAttention(nn.Module):
         c = self.config
         query = attention.split_heads(self.query(x), c.heads)
         if isinstance(keys_values, Blocks):
+            assert mask is not None  # something is always empty
             output = attention.block_attention(
                 query,
                 *keys_values[:2],
