@@ -292,7 +292,7 @@ def test_block_attention_is_attention_to_the_filled_blocks(filled):
     mask = rng.random((B, 1, T, 3 * size)) < 0.6
     mask[..., 0] = True
     mask[..., filled * size :] = False
-    # What a block that is not filled holds must not matter, whatever it is.
+    # Whatever a block that is not filled holds must not matter.
     k[:, :, filled * size :] = v[:, :, filled * size :] = np.nan
     found = jax.jit(attention.block_attention)(
         q,
@@ -302,9 +302,9 @@ def test_block_attention_is_attention_to_the_filled_blocks(filled):
         jnp.asarray(filled),
     )
     seen = np.s_[:, :, : filled * size]
-    filled_ones = map(jnp.asarray, (q, k[seen], v[seen], mask[..., : filled * size]))
-    expected, _ = attention.attention(*filled_ones)
-    assert_close(found, expected, ROUNDINGS, largest_sum(q, k[seen], v[seen]))
+    present = map(jnp.asarray, (q, k[seen], v[seen], mask[..., : filled * size]))
+    expected, _ = attention.attention(*present)
+    assert_close(found, expected, ROUNDINGS, magnitude=largest_sum(q, k[seen], v[seen]))
 
 
 # ---- the fused kernel ----------------------------------------------------------------
