@@ -1,0 +1,343 @@
+"""Finding the runs of the paper's rows below a folder, and refusing a mixture."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer import config
+from transformer.config import Config, UserError
+from transformer.paper.rows import BASE, KEYS, TABLE3, WIDTHS, Measure
+
+BLEU = "paper"  # the variant of metrics/bleu.py that is put beside the paper's
+
+_NAME = re.compile(
+    r"(?P<table>table3)/(?P<row>[^/]+)/(?P<data>[^/]+)/x(?P<scale>[\d.e+-]+)"
+    r"|(?P<table2>table2)/(?P<row2>(?:base|big)_(?P<pair>en_de|en_fr))"
+)
+_SEARCH = ("beam", "alpha", "length_penalty", "extra_tokens")
+# Where things lie; what lies there is compared by digest.
+_PATHS = (
+    "data.dir",
+    "data.prepared",
+    "tokenizer.source_model",
+    "tokenizer.target_model",
+)
+_NOT_PRINTED = {"big": ("train.keep", "decode.average")}
+_LISTED = 5  # of many, in a message
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A training run of a row.
+
+    Attributes:
+      folder: its workdir.
+      place: the same as messages say it, below the folder of the report.
+      table: 2 or 3.
+      row: "A_h1", or "big_en_de" in Table 2.
+      data: "numbers", or "en_de" in Table 2: runs on other data are another study.
+      scale: of the widths, 1 = the paper's.
+      settings: the resolved configuration.
+      record: record.json.
+      results: results.json; empty for a run that is not finished.
+      curve: validation perplexity by step.
+      step: the last one logged.
+    """
+
+    folder: Path
+    place: str
+    table: int
+    row: str
+    data: str
+    scale: float
+    settings: Config
+    record: Mapping[str, Any]
+    results: Mapping[str, Any]
+    curve: tuple[tuple[int, float], ...]
+    step: int
+
+    @property
+    def checkpoint(self) -> str:
+        """Which parameters are measured, "last" or "average".
+
+        Section 6.2: "we used beam search [...], but no checkpoint averaging" in
+        Table 3; section 6.1: averages in Table 2.
+        """
+        return "last" if self.table == 3 else "average"
+
+    @property
+    def measured(self) -> Mapping[str, Any]:
+        """The scores of that checkpoint."""
+        return self.results[self.checkpoint]
+
+    def figure(self, measure: Measure) -> float:
+        """Return perplexity or BLEU."""
+        if measure == "perplexity":
+            return self.measured["perplexity"]
+        return self.measured["bleu"][BLEU]["value"]
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """What the row changes of the base model, by dotted key."""
+        if self.table == 3:
+            return TABLE3[self.row].overrides
+        if self.row.startswith("base"):
+            return {}
+        return TABLE3["big"].overrides | (
+            {"model.dropout": 0.1} if self.data == "en_fr" else {}
+        )
+
+
+def find(folder: Path) -> tuple[list[Run], list[Run]]:
+    """Find the runs below a folder and see that they differ in their rows only.
+
+    Args:
+      folder: of an ablation, or any with runs below it.
+
+    Returns:
+      The finished runs and the others, in the order of the paper's rows, then by seed.
+
+    Raises:
+      UserError: if there is no finished run, or for a mixture.
+    """
+    runs = [_open(path, folder) for path in _workdirs(folder)]
+    runs.sort(key=lambda run: (run.table, run.data, _place(run), run.settings.seed))
+    finished = [run for run in runs if run.results]
+    unfinished = [run for run in runs if not run.results]
+    if not finished:
+        raise UserError(f"{folder}: expected a finished run, {_found(folder, runs)}")
+    _check_one_study(runs)
+    _check_once(runs)
+    for study in studies(runs):
+        _check_alike(study)
+    return finished, unfinished
+
+
+def studies(runs: Sequence[Run]) -> list[list[Run]]:
+    """Return the runs that are compared with one another: of one table, on one data."""
+    keys = dict.fromkeys((run.table, run.data) for run in runs)
+    return [[run for run in runs if (run.table, run.data) == key] for key in keys]
+
+
+def _place(run: Run) -> int:
+    return list(TABLE3).index(run.row if run.table == 3 else run.row.split("_")[0])
+
+
+def _workdirs(folder: Path) -> Iterator[Path]:
+    """Yield the folders with a config.json, and look no deeper."""
+    for place, inside, files in os.walk(folder, followlinks=False):
+        inside.sort()
+        if "config.json" in files:
+            inside.clear()
+            yield Path(place)
+
+
+def _found(folder: Path, runs: Sequence[Run]) -> str:
+    if runs:
+        return (
+            f"found {len(runs)} without results: "
+            f"{_some(f'{run.place} ({state(run)})' for run in runs)}; go on with "
+            "transformer ablate or train"
+        )
+    if not folder.is_dir():
+        return "found no such folder; give that of transformer ablate"
+    held = sorted(path.name for path in folder.iterdir())
+    return (
+        f"found {_some(held) if held else 'an empty folder'}; give that of "
+        "transformer ablate"
+    )
+
+
+def _some(names: Any) -> str:
+    names = list(names)
+    rest = len(names) - _LISTED
+    return ", ".join(names[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def state(run: Run) -> str:
+    """Say how far a run that is not finished has come."""
+    steps = run.settings.train.steps
+    if run.step < steps:
+        return f"step {run.step:,} of {steps:,}"
+    return "trained, not evaluated at its last step"
+
+
+# ---- reading -------------------------------------------------------------------------
+
+
+def _open(folder: Path, root: Path) -> Run:
+    path = folder / "config.json"
+    try:
+        settings = config.resolve(_json(path))
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+    place = str(folder.relative_to(root))
+    name = _NAME.fullmatch(settings.name)
+    if name is None or (name["table"] and name["row"] not in TABLE3):
+        raise UserError(
+            f"{folder}: expected a run of experiments/table2.py or table3.py, got one "
+            f"whose config.name is {settings.name!r}; report on another folder"
+        )
+    lines = _lines(folder / "metrics.jsonl")
+    key = "validation_perplexity"
+    return Run(
+        folder,
+        place,
+        3 if name["table"] else 2,
+        name["row"] or name["row2"],
+        name["data"] or name["pair"],
+        float(name["scale"] or 1),
+        settings,
+        _json(folder / "record.json"),
+        _results(folder / "results.json", settings),
+        tuple((line["step"], line[key]) for line in lines if line.get(key)),
+        lines[-1]["step"] if lines else 0,
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        value = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise UserError(f"{path}: expected JSON: {error}; mend or remove it") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: expected a JSON object; mend or remove it")
+    return value
+
+
+def _results(path: Path, settings: Config) -> dict[str, Any]:
+    """Return the results of the last step; those of an earlier one are none."""
+    results = _json(path)
+    return results if results.get("step") == settings.train.steps else {}
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    whole = [line for line in path.read_bytes().splitlines(True) if line[-1:] == b"\n"]
+    try:
+        return [json.loads(line) for line in whole]
+    except ValueError as error:
+        raise UserError(f"{path}: expected a JSON object a line: {error}") from None
+
+
+# ---- refusing ------------------------------------------------------------------------
+
+
+def _check_one_study(runs: Sequence[Run]) -> None:
+    kinds = {(r.data, r.scale): r for r in reversed(runs) if r.table == 3}
+    if len(kinds) > 1:
+        found = (f"{data} at scale {x:g} ({r.place})" for (data, x), r in kinds.items())
+        raise UserError(
+            f"expected Table 3 on one data and scale, found {_some(found)}; report on "
+            "one of them"
+        )
+
+
+def _check_once(runs: Sequence[Run]) -> None:
+    seen: dict[tuple, Run] = {}
+    for run in runs:
+        other = seen.setdefault((run.table, run.row, run.settings.seed), run)
+        if other is not run:
+            raise UserError(
+                f"expected one run of row {run.row} with seed {run.settings.seed}, "
+                f"found {other.place} and {run.place}; report on one of them"
+            )
+
+
+def _check_alike(study: Sequence[Run]) -> None:
+    changed = {key for run in study for key in run.overrides}
+    for run in study:
+        _check_row(run, changed)
+    first = study[0]
+    for run in study:
+        _refuse(first, run, _config_difference(first, run))
+    done = [run for run in study if run.results]
+    for run in done:
+        _refuse(done[0], run, _difference(_inputs(done[0]), _inputs(run)))
+        _refuse(done[0], run, _difference(_measure(done[0]), _measure(run)))
+        if _references(done[0]) != _references(run):
+            _refuse(done[0], run, ["the references of results.json"])
+
+
+def _refuse(first: Run, run: Run, differences: Sequence[str]) -> None:
+    if differences:
+        raise UserError(
+            f"expected runs that differ in their rows only, got {first.place} and "
+            f"{run.place}, which differ in {'; '.join(differences)}; report on folders "
+            "of one kind"
+        )
+
+
+def _check_row(run: Run, changed: set[str]) -> None:
+    """See that a run is its row, in all that the rows beside it change."""
+    base = {KEYS[name]: value for name, value in BASE.items()}
+    values = config.flatten(run.settings)
+    for key in sorted(changed - {"train.steps"}):
+        expected = (base | run.overrides)[key]
+        if key in WIDTHS:
+            expected = int(expected * run.scale)
+        if values[key] != expected:
+            raise UserError(
+                f"{run.place}: expected {key} = {expected} of row {run.row}, got "
+                f"{values[key]}; it is another row: report without it"
+            )
+
+
+def _config_difference(first: Run, run: Run) -> list[str]:
+    free = {"name", "seed", *_PATHS}
+    for one in (first, run):
+        free |= one.overrides.keys() | set(_NOT_PRINTED.get(one.row.split("_")[0], ()))
+    lines = config.difference(first.settings, run.settings)
+    return [line for line in lines if line.split(":")[0] not in free]
+
+
+def _difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    keys = dict.fromkeys([*first, *second])
+    return [
+        f"{key}: {first.get(key)} -> {second.get(key)}"
+        for key in keys
+        if first.get(key) != second.get(key)
+    ]
+
+
+def _inputs(run: Run) -> dict[str, Any]:
+    """Return the digests of vocabulary and data; where the files lay is left out."""
+    try:
+        found = {"vocabulary": run.record["vocabulary_digest"][:12]}
+        for split, files in run.record["data"].items():
+            for path, sums in files.items():
+                digest = str(sums.get("sha256", sums))[:12]
+                found[f"{split} {Path(path).name.removesuffix('.gz')}"] = digest
+    except KeyError as error:
+        raise UserError(
+            f"{run.folder / 'record.json'}: expected the key {error}, which "
+            "transformer train writes; report without this run"
+        ) from None
+    return found
+
+
+def _measure(run: Run) -> dict[str, Any]:
+    """Return how a run was measured."""
+    try:
+        found = {key: run.results[key] for key in ("split", *_SEARCH)}
+        found["tokens"] = run.measured["tokens"]
+        found["BLEU"] = run.measured["bleu"][BLEU]["signature"]
+    except KeyError as error:
+        raise UserError(
+            f"{run.folder / 'results.json'}: expected the key {error}, which "
+            "transformer evaluate writes; run it again"
+        ) from None
+    return found
+
+
+def _references(run: Run) -> list[str]:
+    return [sentence["reference"] for sentence in run.results["sentences"]]
