@@ -56,6 +56,9 @@ BENCH_KNOWN_BY = {
     "transformers": {"peer_transformers.py"},
 }
 WITHOUT_JAX = {"__init__.py", "__main__.py", "cli.py", "config.py", "records.py"}
+WITHOUT_JAX |= {"plots.py"} | {
+    f"paper/{name}.py" for name in ("report", "rows", "runs", "statistics", "tables")
+}
 WITHOUT_JAX |= {"ablate.py", "launchers.py"}
 DISTRIBUTIONS = {"absl": "absl-py", "orbax": "orbax-checkpoint"}
 

@@ -1,5 +1,8 @@
 """Reports on runs that were written by hand: figures, verdicts, and what is refused."""
 
+import csv
+import html.parser
+import io
 import json
 import math
 import re
@@ -11,11 +14,11 @@ import pytest
 from test_config import experiment
 from test_prepare import text_config, write_texts
 
-from transformer import config, flops
+from transformer import cli, config, flops, parallel
 from transformer.config import Config, UserError
 from transformer.data.batches import Corpus
 from transformer.metrics import bleu
-from transformer.paper import report, runs, tables
+from transformer.paper import report, rows, runs, static, tables
 from transformer.prepare import prepare
 
 WORDS = "der Hund läuft heute schnell durch den alten Park nach Hause".split()
@@ -460,3 +463,140 @@ def test_a_folder_without_runs_says_what_it_holds(tmp_path, small):
     text = refusal(small)
     assert "found 6 without results: base/seed_0 (trained, not evaluated at" in text
     assert "and 1 more; go on with transformer ablate or train" in text
+
+
+# ---- the command ---------------------------------------------------------------------
+
+
+def command(*arguments: str) -> int:
+    return cli.main(["report", *arguments])
+
+
+def test_markdown_goes_to_standard_output(small, capsys):
+    assert command(f"--workdir={small}") == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"# Attention Is All You Need: {TITLE}\n\n### {TITLE}\n\n|")
+    for block in text.split("\n### ")[1:]:
+        lines = [one for one in block.splitlines() if one.startswith("|")]
+        # As many cells in every line; no bar comes from inside a cell.
+        assert len({one.count("|") for one in lines}) == 1 and len(lines) > 2
+
+
+def test_csv_can_be_read_again(small, tmp_path):
+    assert (
+        command(f"--workdir={small}", "--format=csv", f"--output={tmp_path / 'x'}") == 0
+    )
+    lines = list(csv.reader(io.StringIO((tmp_path / "x").read_text())))
+    assert lines[0] == [TITLE] and lines[1][:3] == ["row", "changes", "seeds"]
+    assert lines[3][:3] == ["A_h1", "h = 1, d_k = 512, d_v = 512", "3"]
+    assert lines[1].index("PPL ours") == lines[3].index("5.500 ± 0.020")
+    assert not list(tmp_path.glob("*.partial"))
+
+
+class Page(html.parser.HTMLParser):
+    """Collects tags, and checks that each is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.addresses: list[str] = []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.addresses += [
+            v for k, v in attributes if k in ("src", "href", "xlink:href")
+        ]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_html_is_one_file_that_loads_nothing(small, tmp_path):
+    path = tmp_path / "report.html"
+    assert command(f"--workdir={small}", "--format=html", f"--output={path}") == 0
+    text = path.read_text()
+    page = Page(text)
+    assert page.tags.count("table") == 4 and page.tags.count("svg") == 2
+    assert all(address.startswith("#") for address in page.addresses)
+    assert not re.search(r"@import|url\((?!#)|<script|<link|<img", text)
+    assert "color-scheme: light dark" in text
+    # The pictures name the rows in text, and their ink is that of the page.
+    assert text.count(">A_h1</text>") == 2 and "currentColor" in text
+    assert not re.search(r"(fill|stroke): (#000000|black)", text)
+
+
+def test_pictures_have_the_paper_s_marks_where_our_base_is(small):
+    finished, _ = runs.find(small)
+    study = report._Study(finished)
+    assert report._place_paper(study, "base", "perplexity") == pytest.approx(5.0)
+    place = report._place_paper(study, "A_h1", "perplexity")
+    assert place == pytest.approx(5.0 * 5.29 / 4.92)
+    base = study.summary("base", "bleu").mean
+    assert report._place_paper(study, "A_h1", "bleu") == pytest.approx(base - 0.9)
+
+
+def test_the_same_runs_make_the_same_report(small, capsys):
+    assert command(f"--workdir={small}", "--format=html") == 0
+    first = capsys.readouterr().out
+    assert command(f"--workdir={small}", "--format=html") == 0
+    assert capsys.readouterr().out == first
+
+
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        ([], "report: expected --workdir, --static or both; give one"),
+        (["--workdir=none"], "none: expected a finished run, found no such folder"),
+        (["--workdir=x", "--format=pdf"], "should be one of <markdown|html|csv>"),
+        (["--workdir=x", "--timed"], "expected --static with --config or --timed"),
+        (["--static", "--config=none.py"], "got none.py, which is not there"),
+    ],
+)
+def test_mistakes_are_one_line(capsys, arguments, expected):
+    assert command(*arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert expected in captured.err
+
+
+def test_what_cannot_be_written_is_one_line_and_leaves_nothing(small, capsys):
+    inside = small / "none" / "x.md"
+    for path in (small, inside):
+        assert command(f"--workdir={small}", f"--output={path}") == 2
+        text = capsys.readouterr().err
+        assert f"--output: expected a file that can be written, got {path}: " in text
+    assert not list(small.parent.glob("*.partial"))
+
+
+def test_static_columns_are_those_of_the_rows(monkeypatch, capsys):
+    asked: list[Any] = []
+
+    def fake(rows_, timed):
+        asked.append((rows_, timed))
+        return [tables.Table("static", ("row",), (("base",),))]
+
+    monkeypatch.setattr(static, "tables", fake)
+    monkeypatch.setattr(parallel, "start", lambda device: "devices: none")
+    monkeypatch.chdir(Path(__file__).parents[1])
+    assert command("--static", "--format=csv") == 0
+    assert capsys.readouterr().out == "static\nrow\nbase\n"
+    ((found, timed),) = asked
+    assert list(found) == list(rows.TABLE3) and timed is False
+    assert found["A_h1"] == config.resolve(experiment("table3", "A_h1"))
+    own = "--config=experiments/table3.py:data=numbers,scale=0.25"
+    assert command("--static", own, "--config.model.norm=pre", "--timed") == 0
+    found, timed = asked[1]
+    assert timed is True and found["A_h1"].model.norm == "pre"
+    assert found["A_h1"].name == "table3/A_h1/numbers/x0.25"
+    capsys.readouterr()
+    assert command("--static", "--config=experiments/table2.py") == 2
+    assert "expected the rows of experiments/table3.py" in capsys.readouterr().err

@@ -72,6 +72,8 @@ def _switch(help_: str) -> Flag:
     return Flag(flags.DEFINE_boolean, False, help_)
 
 
+_TABLE3 = "experiments/table3.py"
+
 FLAGS = {
     "config": _text("FILE.py or FILE.py:VARIANT; change a key by --config.KEY=VALUE"),
     "workdir": _text("folder of the run"),
@@ -122,6 +124,12 @@ FLAGS = {
         "--slurm.gpus_per_node=1 --slurm.time=MINUTES --slurm.account=... (default of "
         "the time: 240; a run that needs more is saved and queued again)"
     ),
+    "format": _choice("html holds plots too", ["markdown", "html", "csv"], "markdown"),
+    "static": _switch(
+        "columns that need no training, for the rows of --config (default: "
+        "experiments/table3.py)"
+    ),
+    "timed": _switch("--static with the time of the layers of Table 1, a minute"),
     "dry_run": _switch("print the commands of the runs, start none"),
 }
 
@@ -306,6 +314,56 @@ def _slurm_options(values: flags.FlagValues) -> dict[str, str]:
     return {name[6:]: value for name, value in given.items() if value is not None}
 
 
+def _report(values: flags.FlagValues) -> int:
+    if values.workdir is None and not values.static:
+        raise UserError("report: expected --workdir, --static or both; give one")
+    if (values.timed or values.config is not None) and not values.static:
+        raise UserError(
+            "report: expected --static with --config or --timed; add it, or leave them "
+            "out"
+        )
+    from transformer.paper import report, runs
+    from transformer.paper.tables import page
+
+    title, found, figures = "Attention Is All You Need", [], []
+    if values.workdir is not None:
+        finished, unfinished = runs.find(Path(values.workdir))
+        title = report.title(finished)
+        found += report.tables(finished, unfinished)
+        if values.format == "html":
+            figures += report.figures(finished)
+    if values.static:
+        rows = _static_rows(values)
+        _start("any")
+        from transformer.paper import static
+
+        found += static.tables(rows, values.timed)
+        if values.format == "html":
+            figures += static.figures(values.timed)
+    _write(values.output, page(values.format, title, found, figures))
+    return 0
+
+
+def _static_rows(values: flags.FlagValues) -> dict[str, Config]:
+    """Return the rows of Table 3, resolved."""
+    from transformer.paper.rows import TABLE3
+
+    if values.config is None:
+        values = _parse("params", [f"--config={_TABLE3}"])
+    file, options = _ablated_file(values)
+    rows, overrides = _rows(file), _overrides(values["config"])
+    if not set(rows) <= set(TABLE3):
+        raise UserError(
+            f"--config: expected the rows of {_TABLE3}, got {file}, which has others; "
+            "leave it out"
+        )
+    given = {row: f"--config={file}:{','.join([row, *options])}" for row in rows}
+    return {
+        row: config.resolve(_parse("params", [argument, *overrides]).config)
+        for row, argument in given.items()
+    }
+
+
 COMMANDS = {
     "train": Command(
         _train,
@@ -352,6 +410,12 @@ COMMANDS = {
         "train rows of a table with several seeds, or go on with those not finished",
         ("config", "rows", "workdir"),
         ("seeds", "jobs", "launcher", "slurm.partition", "dry_run"),
+    ),
+    "report": Command(
+        _report,
+        "put runs beside the paper's tables, with a verdict on each row and claim",
+        (),
+        ("workdir", "format", "output", "static", "timed", "config"),
     ),
 }
 
@@ -695,3 +759,22 @@ def _writing(path: str | None) -> Iterator[TextIO]:
         ) from None
     with file:
         yield file
+
+
+def _write(path: str | None, text: str) -> None:
+    """Write a text to standard output or to a file: all of it or nothing."""
+    if path is None:
+        with _writing(None) as output:
+            output.write(text)
+        return
+    scratch = Path(f"{path}.partial")
+    try:
+        scratch.write_text(text, encoding="utf-8", newline="\n")
+        os.replace(scratch, path)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
+        raise UserError(
+            f"--output: expected a file that can be written, got {path}: "
+            f"{error.strerror}; choose another"
+        ) from None

@@ -8,6 +8,7 @@ import html as markup
 import io
 import re
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 _NUMBER = re.compile(r"[+−-]?\d[\d,]*(\.\d+)?([eE][+-]?\d+)?")
 _NOT_IN_MARKDOWN = str.maketrans({"|": "\\|", "\n": " ", "<": "&lt;"})
@@ -33,6 +34,20 @@ class Table:
         for row in self.rows:
             if len(row) != len(self.columns):
                 raise ValueError(f"expected {len(self.columns)} cells, got {row}")
+
+
+def page(
+    form: Literal["markdown", "html", "csv"],
+    title: str,
+    tables: Sequence[Table],
+    figures: Sequence[str],
+) -> str:
+    """Write tables in a form; only HTML has the title's figures, SVG texts, too."""
+    if form == "html":
+        return html(tables, figures, title)
+    if form == "csv":
+        return csv_text(tables)
+    return "\n".join([f"# {title}\n", *map(markdown, tables)])
 
 
 def markdown(table: Table) -> str:
