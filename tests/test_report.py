@@ -6,7 +6,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +97,7 @@ def write(
     return folder
 
 
-def study(folder: Path, rows: dict[str, tuple[Sequence[float], int]]) -> Path:
+def study(folder: Path, rows: Mapping[str, tuple[Sequence[float], int]]) -> Path:
     """Write runs: a row's perplexities, one a seed, and its wrong lines."""
     for row, (perplexities, wrong) in rows.items():
         for seed, perplexity in enumerate(perplexities):
@@ -141,8 +141,8 @@ def test_figures_stand_beside_the_paper_s(small):
     # Mean 5, deviation .02, t(.975; 2) = 4.303: -+ 4.303 * .02 / sqrt(3) = .0497.
     assert base["PPL paper"] == "4.92" and base["PPL ours"] == "5.000 ± 0.020"
     assert base["PPL 95 %"] == "4.950 to 5.050"
-    assert base["PPL difference"] == "+0.080"
-    assert one_head["PPL paper"] == "5.29" and one_head["PPL difference"] == "+0.210"
+    assert base["PPL ours - paper"] == "+0.080"
+    assert one_head["PPL paper"] == "5.29" and one_head["PPL ours - paper"] == "+0.210"
     assert base["BLEU paper"] == "25.8" and one_head["BLEU paper"] == "24.9"
     scores = [runs.find(small)[0][i].figure("bleu") for i in range(3)]
     assert base["BLEU ours"].startswith(f"{sum(scores) / 3:.2f} ± ")
@@ -170,10 +170,10 @@ def test_rows_are_judged_against_base(small):
 
 def test_claims_are_judged_and_the_unmeasured_ones_say_so(small):
     claims = made(small)["claims"]
-    found = line(claims, "one head is worse than 8", "6.2 (A)", "PPL")
+    found = line(claims, "one head is worse than 8", "§ 6.2 (A)", "PPL")
     assert found["comparisons: ours (paper)"] == "A_h1 - base: +10.0 % (+7.5 %)"
     assert found["verdict"] == "confirmed"
-    found = line(claims, "dropout helps", "6.2 (D)", "BLEU")
+    found = line(claims, "dropout helps", "§ 6.2 (D)", "BLEU")
     assert found["verdict"] == "not measured: no finished run of D_drop0.0"
 
 
@@ -200,12 +200,12 @@ def test_the_other_verdicts(tmp_path):
     assert learned["PPL verdict"] == "the same: confirmed"
     # The same lines are wrong, so that BLEU does not differ at all.
     assert learned["BLEU ours"].startswith("+0.00 (")
-    smaller = line(claims, "a smaller d_k is worse", "6.2 (B)", "PPL")
+    smaller = line(claims, "a smaller d_k is worse", "§ 6.2 (B)", "PPL")
     assert smaller["verdict"] == "contradicted"
     assert smaller["comparisons: ours (paper)"] == (
         "B_dk16 - base: -4.0 % (+4.9 %); B_dk32 - base: +0.3 % (+1.8 %)"
     )
-    bigger = line(claims, "bigger models are better", "6.2 (C)", "PPL")
+    bigger = line(claims, "bigger models are better", "§ 6.2 (C)", "PPL")
     assert bigger["verdict"] == (
         "not enough seeds (at least 1 more a row); 1 of 8 comparisons measured"
     )
@@ -217,7 +217,7 @@ def test_too_few_sentences_are_told_from_too_few_seeds(tmp_path):
         for seed in range(3):
             folder = tmp_path / row / f"seed_{seed}"
             lines = spoiled(wrong, 0)
-            results = {"last": measured(5.0 + 0.01 * seed, lines)}
+            results: dict[str, Any] = {"last": measured(5.0 + 0.01 * seed, lines)}
             results["sentences"] = [
                 {"source": "x", "reference": r, "last": a}
                 for r, a in zip(REFERENCES, lines, strict=True)
@@ -262,7 +262,7 @@ def test_without_base_nothing_is_judged(tmp_path):
     found = made(tmp_path)
     against = found["rows against base"]
     assert not against.rows and "No finished run of base" in against.note
-    verdict = line(found["claims"], "one head is worse than 8", "6.2 (A)", "PPL")
+    verdict = line(found["claims"], "one head is worse than 8", "§ 6.2 (A)", "PPL")
     assert verdict["verdict"] == "not measured: no finished run of base"
 
 
@@ -303,7 +303,8 @@ def test_sizes_and_operations_come_from_the_prepared_corpus(tmp_path):
     write_texts(tmp_path / "text")
     corpus = tmp_path / "corpus"
     prepared = prepare(text_config(tmp_path / "text", data_prepared=str(corpus)), "")
-    settings = settings_of("base", 0, **{"data.prepared": str(corpus)})
+    changes: dict[str, Any] = {"data.prepared": str(corpus)}
+    settings = settings_of("base", 0, **changes)
     write(tmp_path / "runs" / "base", settings, 5.0, 3, record={"tokens": 5000})
     ((run,), _) = runs.find(tmp_path / "runs")
     train = Corpus(corpus, "train")
@@ -347,21 +348,23 @@ def test_another_configuration_is_refused(small, changes, difference):
 
 
 def test_what_a_row_is_about_has_to_be_the_row_s(small):
-    odd = settings_of("A_h1", 9, **{"model.heads": 2})
+    changes: dict[str, Any] = {"model.heads": 2}
+    odd = settings_of("A_h1", 9, **changes)
     write(small / "odd", odd, 5.0, 3)
     assert "odd: expected model.heads = 1 of row A_h1, got 2" in refusal(small)
 
 
 def test_a_base_of_another_width_than_the_scale_says_is_refused(tmp_path):
     study(tmp_path, {"B_dk16": ([5.0], 3)})
-    odd = settings_of("base", 0, **{"model.d_k": 16})
+    changes: dict[str, Any] = {"model.d_k": 16}
+    odd = settings_of("base", 0, **changes)
     write(tmp_path / "odd", odd, 5.0, 3)
     assert "odd: expected model.d_k = 8 of row base, got 16" in refusal(tmp_path)
 
 
 def test_the_rows_themselves_and_where_files_lie_are_no_mixture(tmp_path):
     study(tmp_path, {row: ([5.0], 3) for row in ("base", "A_h32", "C_d256", "big")})
-    moved = {"data.dir": "elsewhere", "data.prepared": "/corpus"}
+    moved: dict[str, Any] = {"data.dir": "elsewhere", "data.prepared": "/corpus"}
     record = {"data": {"test": {"b/test.en.gz": {"lines": 40, "sha256": "f" * 64}}}}
     write(tmp_path / "x", settings_of("A_h4", 0, **moved), 5.0, 3, record=record)
     finished, _ = runs.find(tmp_path)

@@ -131,14 +131,14 @@ def test_reached(value, decision):
 
 def test_a_printed_figure_is_reached_or_not():
     # BLEU 27.3 printed; t(.975; 2) = 4.303, t(.95; 2) = 2.920, errors of .1 / sqrt(3).
-    ours = np.array([27.0, 27.1, 27.2])
-    assert judge_printed(-ours, -27.3, 0.4) == Verdict("confirmed")  # .2 + .17 < .4
+    ours = [-27.0, -27.1, -27.2]
+    assert judge_printed(ours, -27.3, 0.4) == Verdict("confirmed")  # .2 + .17 < .4
     # .25 + .17 > .4; 1.5 deviations, one-sided: 5 runs have power .8.
-    assert judge_printed(-ours, -27.35, 0.4) == Verdict("not enough seeds", 5 - 3)
+    assert judge_printed(ours, -27.35, 0.4) == Verdict("not enough seeds", 5 - 3)
     # .5 - .25 < .3; 2 deviations beyond the margin, two-sided: 5 runs.
-    assert judge_printed(-ours, -27.6, 0.3) == Verdict("not enough seeds", 5 - 3)
-    assert judge_printed(-ours, -27.7, 0.3) == Verdict("contradicted")  # .6 - .25 > .3
-    assert judge_printed(-ours[:1], -27.3, 0.4).least
+    assert judge_printed(ours, -27.6, 0.3) == Verdict("not enough seeds", 5 - 3)
+    assert judge_printed(ours, -27.7, 0.3) == Verdict("contradicted")  # .6 - .25 > .3
+    assert judge_printed(ours[:1], -27.3, 0.4).least
 
 
 def test_a_claim_of_many_comparisons_is_not_refuted_by_chance():
@@ -187,12 +187,12 @@ def test_seeds_needed_are_cohen_s(effect, needed):
 def test_seeds_needed_by_simulation():
     # At the n it returns, two one-sided tests decide in about POWER of the trials.
     generator = np.random.default_rng(0)
-    for value, margin, relation in ((0.0, 1.0, "same"), (0.3, 1.5, "same")):
-        n = seeds_needed(value, 1.0, relation, margin)
+    for value, margin in ((0.0, 1.0), (0.3, 1.5)):
+        n = seeds_needed(value, 1.0, "same", margin)
         assert n is not None
         trials = generator.normal(size=(2, 400, n)) + [[[value]], [[0.0]]]
         decided = [
-            decide(welch(first, second), relation, margin) == "confirmed"
+            decide(welch(first, second), "same", margin) == "confirmed"
             for first, second in zip(*trials, strict=True)
         ]
         # 400 trials at .8: standard deviation .02; and n is rounded up.

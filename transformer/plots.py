@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 OURS, PAPER, PLAIN = "#2f86d6", "#dd7a1f", "#8a8a8a"  # stand out from both
 _INK = "#010203"  # stands for the colour of the surrounding text
-_SETTINGS: dict[str, Any] = {
+_SETTINGS: Any = {  # matplotlib's type lists all its keys
     "font.family": "DejaVu Sans",  # comes with matplotlib: measures the text
     "svg.fonttype": "none",
     "svg.hashsalt": "transformer",  # the same picture is the same text
@@ -183,7 +183,7 @@ def curves(
     """
     wide = min(4, len(rows))
     high = -(-len(rows) // wide)
-    behind, *_ = rows.values()
+    (first, behind), *_ = rows.items()
 
     def paint(figure: Figure) -> None:
         panels = figure.subplots(high, wide, sharex=True, sharey=True, squeeze=False)
@@ -196,6 +196,7 @@ def curves(
                 axes.plot(*zip(*line, strict=True), color=OURS, linewidth=1.2)
             axes.set_title(name)
         _even_ticks(panels[0, 0], "y")
+        figure.suptitle(f"grey: {first}; a line a seed", fontsize="medium")
         figure.supxlabel("step")
         figure.supylabel(label)
 

@@ -189,8 +189,8 @@ def _table_2(study: _Study) -> Table:
         else:
             line += [""] * 7
         lines.append(tuple(line))
-    heads = ("model", "BLEU paper", "FLOPs paper", "seeds", "BLEU ours", "95 %")
-    heads += ("ours - paper", "FLOPs ours", "params ours, M", "verdict")
+    heads = ["model", "BLEU paper", "FLOPs paper", "seeds", "BLEU ours", "95 %"]
+    heads += ["ours - paper", "FLOPs ours", "params ours, M", "verdict"]
     averages = ", ".join(
         f"{row}: the last {runs[0].settings.decode.average}"
         for row, runs in study.rows.items()
@@ -201,7 +201,7 @@ def _table_2(study: _Study) -> Table:
         f"our mean is worse by less than {rows.margin('bleu'):g} BLEU. {_FLOPS_NOTE} "
         f"{_origin(study)}"
     )
-    return Table(_name(study.first), heads, tuple(lines), note)
+    return Table(_name(study.first), tuple(heads), tuple(lines), note)
 
 
 def _table_3(study: _Study) -> Table:
@@ -218,7 +218,12 @@ def _table_3(study: _Study) -> Table:
         lines.append(tuple(line))
     heads = ["row", "changes", "seeds"]
     for name in _NAMES.values():
-        heads += [f"{name} paper", f"{name} ours", f"{name} 95 %", f"{name} difference"]
+        heads += [
+            f"{name} paper",
+            f"{name} ours",
+            f"{name} 95 %",
+            f"{name} ours - paper",
+        ]
     heads += ["params paper, M", "params ours, M", "FLOPs paper", "FLOPs ours"]
     return Table(_name(study.first), tuple(heads), tuple(lines), _table_3_note(study))
 
@@ -346,10 +351,11 @@ def operations(run: Run) -> float | None:
         side.lengths.astype(np.int64) for side in (corpus.source, corpus.target)
     )
     shapes, pairs = np.unique(source << 32 | target, return_counts=True)
-    each: Any = (shapes >> 32, shapes & 0xFFFFFFFF)  # arrays, where flops says int
-    costs = flops.train_step(run.settings.model, 1, *each, sizes[1])
+    s: Any = shapes >> 32  # arrays, where the formula says int
+    t: Any = shapes & 0xFFFFFFFF
+    costs: Any = flops.train_step(run.settings.model, 1, s, t, sizes[1])
     seen = run.record["tokens"] / target.mean()
-    return float(np.average(np.asarray(costs), weights=pairs) * seen)
+    return float(np.average(costs, weights=pairs) * seen)
 
 
 def _paper_cost(row: str) -> float | None:
@@ -374,11 +380,11 @@ def _against_base(study: _Study) -> Table:
             line += [_paper_change(row, measure), *_our_change(study, row, measure)]
             line.append(f"{_expected(row, claimed)}: {study.judge(claimed)}")
         lines.append(tuple(line))
-    heads = ("row", "PPL paper", "PPL ours", "PPL p", "PPL verdict")
-    heads += ("BLEU paper", "BLEU ours", "BLEU p, seeds", "BLEU p, sentences")
+    heads = ["row", "PPL paper", "PPL ours", "PPL p", "PPL verdict", "BLEU paper"]
+    heads += ["BLEU ours", "BLEU p, seeds", "BLEU p, sentences", "BLEU verdict"]
     return Table(
         f"{_name(study.first)}: rows against base",
-        (*heads, "BLEU verdict"),
+        tuple(heads),
         tuple(lines),
         _against_base_note(study),
     )
@@ -451,7 +457,7 @@ def _p(p: float) -> str:
 
 def _claims(study: _Study) -> Table:
     lines = [
-        (claim.text, claim.section, _NAMES[claim.measure], *_claim(study, claim))
+        (claim.text, f"§ {claim.section}", _NAMES[claim.measure], *_claim(study, claim))
         for claim in CLAIMS
     ]
     return Table(

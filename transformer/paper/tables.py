@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
-_NUMBER = re.compile(r"[+−-]?\d[\d,]*(\.\d+)?([eE][+-]?\d+)?")
-_NOT_IN_MARKDOWN = str.maketrans({"|": "\\|", "\n": " ", "<": "&lt;"})
+_NUMBER = re.compile(r"[<+-]?\d[\d,]*(\.\d+)?([eE][+-]?\d+)?")
+_NOT_IN_MARKDOWN = str.maketrans({"|": "\\|", "\n": " "})
 
 
 @dataclasses.dataclass(frozen=True)
