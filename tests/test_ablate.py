@@ -436,13 +436,25 @@ def signal_when(moment, *numbers: int) -> threading.Thread:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_stopped_runs_save_and_go_on_later(tmp_path, unprepared, number):
     before = signal.getsignal(number)
-    runs = [run_of(tmp_path, row, SAVE_WHEN_TOLD) for row in ("base", "big", "A_h1")]
+    late = "sys.exit(0)", "wait_for((workdir / 'late').exists)\n    sys.exit(0)"
+    programs = {
+        "base": SAVE_WHEN_TOLD,
+        "big": SAVE_WHEN_TOLD.replace(*late),
+        "A_h1": SAVE_WHEN_TOLD,
+    }
+    runs = [run_of(tmp_path, row, code) for row, code in programs.items()]
     launcher = Local("cpu", 1)
     launcher.slots, launcher._shares = 2, [Share(), Share()]
     ready = [run.workdir / "ready" for run in runs[:2]]
     signal_when(lambda _: all(path.exists() for path in ready), number)
     said: list[str] = []
-    assert ablate.ablate(runs, launcher, said.append) == 130
+
+    def say(line):
+        said.append(line)
+        if line == "base seed 0: stopped":
+            (runs[1].workdir / "late").touch()
+
+    assert ablate.ablate(runs, launcher, say) == 130
     assert signal.getsignal(number) is before
     assert all((run.workdir / "saved").exists() for run in runs[:2])
     assert not runs[2].workdir.exists()  # none is started any more
