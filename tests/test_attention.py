@@ -296,7 +296,7 @@ def test_block_attention_is_attention_to_the_filled_blocks(filled):
     k[:, :, filled * size :] = v[:, :, filled * size :] = np.nan
     found = jax.jit(attention.block_attention)(
         q,
-        [k[:, :, i : i + size] for i in range(0, 3 * size, size)],
+        [k[:, :, i : i + size].swapaxes(2, 3) for i in range(0, 3 * size, size)],
         [v[:, :, i : i + size] for i in range(0, 3 * size, size)],
         mask,
         jnp.asarray(filled),

@@ -261,8 +261,8 @@ def test_shapes_of_every_method():
     expected = {
         "position": (),
         "ancestors": (B, J, blocks * L),
-        "own": ((((B, H, L * J, K),) * blocks, ((B, H, L * J, W),) * blocks, ()),),
-        "memory": (((B, H, S, K), (B, H, S, W)),),
+        "own": ((((B, H, K, L * J),) * blocks, ((B, H, L * J, W),) * blocks, ()),),
+        "memory": ((((B, H, K, S),), ((B, H, S, W),), ()),),
         "memory_mask": (B, 1, 1, S),
     }
     assert jax.tree.map(lambda x: x.shape, cache)._asdict() == expected

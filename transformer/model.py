@@ -27,13 +27,15 @@ KeysValues = tuple[jax.Array, jax.Array]
 
 
 class Blocks(NamedTuple):
-    """Keys and values that decoding fills one position after another.
+    """Keys and values as decoding reads them, see ``attention.block_attention``.
 
-    Block i holds positions ``i * L`` to ``(i + 1) * L - 1``, L = ``_BLOCK``; the key of
-    position m of beam j stands in slot ``(m % L) * J + j`` of it and is never moved.
+    The decoder's own are filled one position after another: block i holds positions
+    ``i * L`` to ``(i + 1) * L - 1``, L = ``_BLOCK``; the key of position m of beam j
+    stands in slot ``(m % L) * J + j`` of it and is never moved. Those of the source are
+    one block of S slots.
     """
 
-    keys: tuple[jax.Array, ...]  # (B, H, L * J, K) each
+    keys: tuple[jax.Array, ...]  # (B, H, K, L * J) each
     values: tuple[jax.Array, ...]  # (B, H, L * J, W) each
     filled: jax.Array  # () how many blocks hold something
 
@@ -50,7 +52,7 @@ class Cache(NamedTuple):
     position: jax.Array  # () how many tokens were taken
     ancestors: jax.Array  # (B, J, M) the beam that took a hypothesis' token m
     own: tuple[Blocks, ...]  # N, of M positions each
-    memory: tuple[KeysValues, ...]  # N pairs (B, H, S, K), (B, H, S, W)
+    memory: tuple[Blocks, ...]  # N, of the source
     memory_mask: jax.Array  # (B, 1, 1, S)
 
 
@@ -175,7 +177,7 @@ class MultiHeadAttention(nn.Module):
         c = self.config
         query = attention.split_heads(self.query(x), c.heads)
         if isinstance(keys_values, Blocks):
-            assert mask is not None  # something is always empty
+            assert mask is not None  # a search always has one
             output = attention.block_attention(
                 query,
                 *keys_values[:2],
@@ -367,18 +369,23 @@ class Transformer(nn.Module):
         each = min(_BLOCK, length)
         count = -(-length // each)
 
-        def empty(width):
-            shape = batch, c.heads, each * beams, width
-            return tuple(jnp.zeros(shape) for _ in range(count))
+        def empty(*shape):
+            return tuple(jnp.zeros((batch, c.heads, *shape)) for _ in range(count))
 
+        def stored(layer):
+            keys, values = layer.cross_attention.keys_values(memory)
+            one = jnp.ones((), jnp.int32)
+            return Blocks((keys.swapaxes(2, 3),), (values,), one)
+
+        slots, none = each * beams, jnp.zeros((), jnp.int32)
         return Cache(
             position=jnp.zeros((), jnp.int32),
             ancestors=jnp.zeros((batch, beams, count * each), jnp.int32),
             own=tuple(
-                Blocks(empty(c.d_k), empty(c.d_v), jnp.zeros((), jnp.int32))
+                Blocks(empty(c.d_k, slots), empty(slots, c.d_v), none)
                 for _ in self.decoder
             ),
-            memory=tuple(d.cross_attention.keys_values(memory) for d in self.decoder),
+            memory=tuple(map(stored, self.decoder)),
             memory_mask=attention.padding_mask(source),
         )
 
@@ -411,8 +418,13 @@ class Transformer(nn.Module):
         def remember(new: KeysValues) -> Blocks:
             keys, values, _ = cache.own[len(own)]
             each = length // len(keys)
-            put = functools.partial(_put, slot=now * beams)
-            own.append(Blocks(put(keys, new[0]), put(values, new[1]), now // each + 1))
+            own.append(
+                Blocks(
+                    _put(keys, new[0].swapaxes(2, 3), now * beams, axis=3),
+                    _put(values, new[1], now * beams, axis=2),
+                    now // each + 1,
+                )
+            )
             return own[-1]
 
         for layer, memory in zip(self.decoder, cache.memory, strict=True):
@@ -441,15 +453,16 @@ class Transformer(nn.Module):
         return layers.dropout(x, self.config.dropout, layers.fold_in(key, 0))
 
 
-def _put(blocks, new, slot):
-    """Put new keys or values (B, H, J, .) where they belong, from a slot on."""
-    size = blocks[0].shape[2]
+def _put(blocks, new, slot, axis):
+    """Put new keys or values where they belong, from a slot on; slots are an axis."""
+    size, count = blocks[0].shape[axis], new.shape[axis]
 
     def put(i, block):
-        at = (0, 0, jnp.clip(slot - i * size, 0, size - new.shape[2]), 0)
-        here = slot // size == i
+        at = [0] * block.ndim
+        at[axis] = jnp.clip(slot - i * size, 0, size - count)
         old = jax.lax.dynamic_slice(block, at, new.shape)
-        return jax.lax.dynamic_update_slice(block, jnp.where(here, new, old), at)
+        now = jnp.where(slot // size == i, new, old)
+        return jax.lax.dynamic_update_slice(block, now, at)
 
     return tuple(put(i, block) for i, block in enumerate(blocks))
 
