@@ -14,7 +14,7 @@ import pytest
 from test_config import experiment
 from test_prepare import text_config, write_texts
 
-from transformer import cli, config, flops, parallel
+from transformer import cli, config, flops, parallel, plots
 from transformer.config import Config, UserError
 from transformer.data.batches import Corpus
 from transformer.metrics import bleu
@@ -81,7 +81,7 @@ def write(
     found = {
         "split": "test",
         "step": steps,
-        "averaged_steps": [1, steps],
+        "averaged_steps": [1, 2, 3, 4, steps],
         "beam": 4,
         "alpha": 0.6,
         "length_penalty": "gnmt",
@@ -275,6 +275,12 @@ def test_where_the_paper_measured_its_figures_are_compared(tmp_path):
     table = made(tmp_path)["Table 3, English-German as in the paper"]
     assert "replica" not in table.note
     assert line(table, "base")["params ours, M"] == "65.11"
+    found = line(made(tmp_path)["rows against base"], "base")
+    assert (found["PPL paper"], found["PPL ours"]) == ("4.92", "4.910")
+    # -.002 + t(.95; 1) = 6.31 errors of .002 < .018
+    assert found["PPL verdict"] == "reached: confirmed"
+    assert (found["BLEU paper"], found["BLEU p, sentences"]) == ("25.8", "")
+    assert found["BLEU verdict"] == "reached: confirmed"  # the lines are made up
 
 
 def test_table_2_is_measured_by_averages(tmp_path):
@@ -284,6 +290,10 @@ def test_table_2_is_measured_by_averages(tmp_path):
         write(tmp_path / f"{seed}", config.resolve(values), 4.9, 30 + seed)
     values = experiment("table2", "big_en_fr")
     write(tmp_path / "fr", config.resolve(values), 4.9, 30)
+    assert "expected the average of 20 checkpoints, got that of 5" in refusal(tmp_path)
+    results = json.loads((tmp_path / "fr" / "results.json").read_text())
+    results["averaged_steps"] *= 4
+    (tmp_path / "fr" / "results.json").write_text(json.dumps(results))
     found = made(tmp_path)
     assert list(found) == ["Table 2, English-German", "Table 2, English-French"]
     german, french = found.values()
@@ -448,6 +458,10 @@ def test_damaged_files_are_named(small):
     del results["last"]
     path.write_text(json.dumps(results))
     assert "results.json: expected the key 'last', which transformer" in refusal(small)
+    results["last"] = measured(5.0, spoiled(3, 9))
+    del results["sentences"][3]["last"]
+    path.write_text(json.dumps(results))
+    assert "results.json: expected the key 'last', which transformer" in refusal(small)
 
 
 def test_a_folder_without_runs_says_what_it_holds(tmp_path, small):
@@ -545,6 +559,15 @@ def test_pictures_have_the_paper_s_marks_where_our_base_is(small):
     assert place == pytest.approx(5.0 * 5.29 / 4.92)
     base = study.summary("base", "bleu").mean
     assert report._place_paper(study, "A_h1", "bleu") == pytest.approx(base - 0.9)
+
+
+def test_a_narrow_logarithmic_axis_has_numbers():
+    # matplotlib's own ticks would be none, or 5x10^0.
+    narrow = [plots.Mark("x", value, 4.8, 5.6, None) for value in (4.9, 5.5)]
+    drawn = plots.marks([("perplexity", True, narrow)], "paper")
+    ticks = set(re.findall(r">(\d[\d.]*)</text>", drawn))
+    assert len(ticks) >= 3 and all(4 < float(tick) < 7 for tick in ticks)
+    assert "paper" not in drawn  # it has no marks to explain
 
 
 def test_the_same_runs_make_the_same_report(small, capsys):

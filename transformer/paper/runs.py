@@ -83,6 +83,16 @@ class Run:
         return self.measured["bleu"][BLEU]["value"]
 
     @property
+    def references(self) -> list[str]:
+        """The reference of each sentence."""
+        return [sentence["reference"] for sentence in self.results["sentences"]]
+
+    @property
+    def translations(self) -> list[str]:
+        """The translation of each sentence by that checkpoint."""
+        return [sentence[self.checkpoint] for sentence in self.results["sentences"]]
+
+    @property
     def overrides(self) -> dict[str, Any]:
         """What the row changes of the base model, by dotted key."""
         if self.table == 3:
@@ -177,7 +187,7 @@ def _open(folder: Path, root: Path) -> Run:
         settings = config.resolve(_json(path))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-    place = str(folder.relative_to(root))
+    place = str(folder.relative_to(root) if folder != root else root)
     name = _NAME.fullmatch(settings.name)
     if name is None or (name["table"] and name["row"] not in TABLE3):
         raise UserError(
@@ -264,7 +274,7 @@ def _check_alike(study: Sequence[Run]) -> None:
     for run in done:
         _refuse(done[0], run, _difference(_inputs(done[0]), _inputs(run)))
         _refuse(done[0], run, _difference(_measure(done[0]), _measure(run)))
-        if _references(done[0]) != _references(run):
+        if done[0].references != run.references:
             _refuse(done[0], run, ["the references of results.json"])
 
 
@@ -331,13 +341,18 @@ def _measure(run: Run) -> dict[str, Any]:
         found = {key: run.results[key] for key in ("split", *_SEARCH)}
         found["tokens"] = run.measured["tokens"]
         found["BLEU"] = run.measured["bleu"][BLEU]["signature"]
+        found["lines"] = len(run.references)
+        averaged = len(run.results["averaged_steps"])
+        _ = run.figure("perplexity"), run.figure("bleu"), run.translations
     except KeyError as error:
         raise UserError(
             f"{run.folder / 'results.json'}: expected the key {error}, which "
             "transformer evaluate writes; run it again"
         ) from None
+    wanted = run.settings.decode.average
+    if run.table == 2 and averaged != wanted:
+        raise UserError(
+            f"{run.place}: expected the average of {wanted} checkpoints, got that of "
+            f"{averaged}; run transformer evaluate --average={wanted}"
+        )
     return found
-
-
-def _references(run: Run) -> list[str]:
-    return [sentence["reference"] for sentence in run.results["sentences"]]
