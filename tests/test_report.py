@@ -510,6 +510,20 @@ def test_csv_can_be_read_again(small, tmp_path):
     assert not list(tmp_path.glob("*.partial"))
 
 
+def test_no_cell_breaks_a_table():
+    odd = tables.Table("t", ("a|b", "n"), (("<b>|\nx", "1"), ("", "-2.5 %")))
+    assert tables.markdown(odd).splitlines()[2:6] == [
+        "| a\\|b | n |",
+        "|---|---:|",
+        "| &lt;b>\\| x | 1 |",
+        "|  | -2.5 % |",
+    ]
+    assert "<td>&lt;b&gt;|\nx</td>" in tables.html([odd])
+    assert list(csv.reader(io.StringIO(tables.csv_text([odd]))))[2] == ["<b>|\nx", "1"]
+    with pytest.raises(ValueError, match="expected 2 cells"):
+        tables.Table("t", ("a", "b"), (("x",),))
+
+
 class Page(html.parser.HTMLParser):
     """Collects tags, and checks that each is closed."""
 

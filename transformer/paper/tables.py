@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 _NUMBER = re.compile(r"[<+-]?\d[\d,]*(\.\d+)?([eE][+-]?\d+)?")
-_NOT_IN_MARKDOWN = str.maketrans({"|": "\\|", "\n": " "})
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,11 @@ def markdown(table: Table) -> str:
 
 
 def _line(cells: Iterable[str]) -> str:
-    return "|" + "".join(f" {c.translate(_NOT_IN_MARKDOWN)} |" for c in cells)
+    return "|" + "".join(f" {_plain(cell)} |" for cell in cells)
+
+
+def _plain(cell: str) -> str:
+    return _TAG.sub("&lt;", cell.replace("|", "\\|").replace("\n", " "))
 
 
 def _numeric(table: Table) -> list[bool]:
