@@ -284,27 +284,26 @@ def test_without_a_key_there_is_no_dropout():
 @pytest.mark.parametrize("filled", [1, 2, 3])
 def test_block_attention_is_attention_to_the_filled_blocks(filled):
     rng = np.random.default_rng(filled)
-    q, k, v, _ = inputs(filled)
-    size = 4
-    k, v = (
-        rng.normal(size=(B, H, 3 * size, width)).astype(np.float32) for width in (K, W)
-    )
-    mask = rng.random((B, 1, T, 3 * size)) < 0.6
+    q, *_ = inputs(filled)
+    ends = [4, 8, 11]
+    end = ends[filled - 1]
+    k, v = (rng.normal(size=(B, H, 11, width)).astype(np.float32) for width in (K, W))
+    mask = rng.random((B, 1, T, 11)) < 0.6
     mask[..., 0] = True
-    mask[..., filled * size :] = False
+    mask[..., end:] = False
     # Whatever a block that is not filled holds must not matter.
-    k[:, :, filled * size :] = v[:, :, filled * size :] = np.nan
+    k[:, :, end:] = v[:, :, end:] = np.nan
     found = jax.jit(attention.block_attention)(
         q,
-        [k[:, :, i : i + size].swapaxes(2, 3) for i in range(0, 3 * size, size)],
-        [v[:, :, i : i + size] for i in range(0, 3 * size, size)],
+        np.split(k.swapaxes(2, 3), ends[:2], axis=3),
+        np.split(v, ends[:2], axis=2),
         mask,
         jnp.asarray(filled),
     )
-    seen = np.s_[:, :, : filled * size]
-    present = map(jnp.asarray, (q, k[seen], v[seen], mask[..., : filled * size]))
-    expected, _ = attention.attention(*present)
-    assert_close(found, expected, ROUNDINGS, magnitude=largest_sum(q, k[seen], v[seen]))
+    present = k[:, :, :end], v[:, :, :end], mask[..., :end]
+    expected, _ = attention.attention(*map(jnp.asarray, (q, *present)))
+    # 11 keys where ``inputs`` has S.
+    assert_close(found, expected, 2 * ROUNDINGS, magnitude=largest_sum(q, *present[:2]))
 
 
 # ---- the fused kernel ----------------------------------------------------------------

@@ -257,11 +257,18 @@ def test_shapes_of_every_method():
 
     source = jax.ShapeDtypeStruct((B, S), jnp.int32)
     cache = jax.eval_shape(start, params, source)
-    L, blocks = 16, -(-M // 16)
+    assert M == 37
+    sizes = (16, M - 16)  # positions of the blocks
     expected = {
         "position": (),
-        "ancestors": (B, J, blocks * L),
-        "own": ((((B, H, K, L * J),) * blocks, ((B, H, L * J, W),) * blocks, ()),),
+        "ancestors": (B, J, M),
+        "own": (
+            (
+                tuple((B, H, K, size * J) for size in sizes),
+                tuple((B, H, size * J, W) for size in sizes),
+                (),
+            ),
+        ),
         "memory": ((((B, H, K, S),), ((B, H, S, W),), ()),),
         "memory_mask": (B, 1, 1, S),
     }

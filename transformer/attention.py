@@ -8,6 +8,7 @@ means that the query of row T may attend to the key of column S.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -160,8 +161,8 @@ def block_attention(
 
     Args:
       q: queries (B, H, T, K).
-      keys: n blocks (B, H, K, S / n), turned: a CPU reads them so in half the time.
-      values: n blocks (B, H, S / n, W).
+      keys: n blocks (B, H, K, S_i), turned: a CPU reads them so in half the time.
+      values: n blocks (B, H, S_i, W), of S positions in all.
       mask: boolean, broadcastable to (B, H, T, S), False beyond the filled blocks.
       filled: () how many blocks are, at least 1.
       score: how queries are compared with keys.
@@ -169,14 +170,14 @@ def block_attention(
     Returns:
       The output (B, H, T, W).
     """
-    size = keys[0].shape[3]
+    ends = list(itertools.accumulate(block.shape[3] for block in keys))
 
     def attend(count, q, keys, values, mask):
         scores = [score(q, block.swapaxes(2, 3)) for block in keys[:count]]
         weights = attention_weights(
-            jnp.concatenate(scores, axis=-1), mask[..., : count * size]
+            jnp.concatenate(scores, axis=-1), mask[..., : ends[count - 1]]
         )
-        shares = jnp.split(weights, count, axis=-1)
+        shares = jnp.split(weights, ends[: count - 1], axis=-1)
         return sum(map(_weigh, shares, values[:count]))
 
     # XLA would copy keys and values to join them; products of each block need no copy.

@@ -280,24 +280,27 @@ def beam(
     return _with_unfinished(state.ended, state.alive, penalty)
 
 
-def _until_done(extend, state):
+def _until_done(extend, state, least=None):
     """Extend until all sentences are done; halve the batch when half of them are.
 
     Args:
       extend: makes one step of a ``_Path`` or ``_Beam`` of any batch size.
       state: to start from.
+      least: rows below which it stays as it is, None = an eighth: every halving adds
+        a loop to the program, and a compilation.
 
     Returns:
       The state at the end; what it holds beside the results is of no further use.
     """
     batch = len(state.done)
+    least = batch // 8 if least is None else least
     half = (batch + 1) // 2
-    if half < _LEAST_ROWS:
+    if half < max(least, _LEAST_ROWS):
         return lax.while_loop(lambda s: ~s.done.all(), extend, state)
     state = lax.while_loop(lambda s: (~s.done).sum() > half, extend, state)
     rows = jnp.argsort(state.done, stable=True)[:half]
     fewer = jax.tree.map(lambda x: x[rows] if x.ndim else x, state)
-    fewer = _until_done(extend, fewer)._replace(cache=None, position=None)
+    fewer = _until_done(extend, fewer, least)._replace(cache=None, position=None)
 
     def put(x, y):
         return x.at[rows].set(y)

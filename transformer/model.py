@@ -11,6 +11,7 @@ difference between training and evaluation.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -29,18 +30,29 @@ KeysValues = tuple[jax.Array, jax.Array]
 class Blocks(NamedTuple):
     """Keys and values as decoding reads them, see ``attention.block_attention``.
 
-    The decoder's own are filled one position after another: block i holds positions
-    ``i * L`` to ``(i + 1) * L - 1``, L = ``_BLOCK``; the key of position m of beam j
-    stands in slot ``(m % L) * J + j`` of it and is never moved. Those of the source are
-    one block of S slots.
+    The decoder's own are filled one position after another: the key of position m of
+    beam j stands in slot ``m * J + j``, counted through all blocks, and is never moved.
+    Those of the source are one block of S slots.
     """
 
-    keys: tuple[jax.Array, ...]  # (B, H, K, L * J) each
-    values: tuple[jax.Array, ...]  # (B, H, L * J, W) each
+    keys: tuple[jax.Array, ...]  # (B, H, K, L_i * J) each
+    values: tuple[jax.Array, ...]  # (B, H, L_i * J, W) each
     filled: jax.Array  # () how many blocks hold something
 
 
-_BLOCK = 16  # positions: fewer mean more blocks, more mean more empty slots to read
+_FIRST_BLOCK = 16  # positions
+
+
+def _block_sizes(length: int) -> list[int]:
+    """Cut positions into blocks that reach to 16, 64, 256, ... and to the last one.
+
+    They are few, because the program of a step, and its compilation, holds attention to
+    one block, to two, and so on.
+    """
+    ends = [0]
+    while ends[-1] < length:
+        ends.append(min(4 * ends[-1] or _FIRST_BLOCK, length))
+    return [b - a for a, b in itertools.pairwise(ends)]
 
 
 class Cache(NamedTuple):
@@ -366,25 +378,25 @@ class Transformer(nn.Module):
         """
         c, batch = self.config, source.shape[0]
         memory = self.encode(source)
-        each = min(_BLOCK, length)
-        count = -(-length // each)
+        sizes = [size * beams for size in _block_sizes(length)]
 
-        def empty(*shape):
-            return tuple(jnp.zeros((batch, c.heads, *shape)) for _ in range(count))
+        def empty(layer):
+            front, none = (batch, c.heads), jnp.zeros((), jnp.int32)
+            return Blocks(
+                tuple(jnp.zeros((*front, c.d_k, size)) for size in sizes),
+                tuple(jnp.zeros((*front, size, c.d_v)) for size in sizes),
+                none,
+            )
 
         def stored(layer):
             keys, values = layer.cross_attention.keys_values(memory)
             one = jnp.ones((), jnp.int32)
             return Blocks((keys.swapaxes(2, 3),), (values,), one)
 
-        slots, none = each * beams, jnp.zeros((), jnp.int32)
         return Cache(
             position=jnp.zeros((), jnp.int32),
-            ancestors=jnp.zeros((batch, beams, count * each), jnp.int32),
-            own=tuple(
-                Blocks(empty(c.d_k, slots), empty(slots, c.d_v), none)
-                for _ in self.decoder
-            ),
+            ancestors=jnp.zeros((batch, beams, length), jnp.int32),
+            own=tuple(map(empty, self.decoder)),
             memory=tuple(map(stored, self.decoder)),
             memory_mask=attention.padding_mask(source),
         )
@@ -416,13 +428,13 @@ class Transformer(nn.Module):
         own: list[Blocks] = []
 
         def remember(new: KeysValues) -> Blocks:
-            keys, values, _ = cache.own[len(own)]
-            each = length // len(keys)
+            old, slot = cache.own[len(own)], now * beams
+            starts = _starts(old.keys, axis=3)
             own.append(
                 Blocks(
-                    _put(keys, new[0].swapaxes(2, 3), now * beams, axis=3),
-                    _put(values, new[1], now * beams, axis=2),
-                    now // each + 1,
+                    _put(old.keys, new[0].swapaxes(2, 3), slot, axis=3),
+                    _put(old.values, new[1], slot, axis=2),
+                    sum((slot >= start).astype(jnp.int32) for start in starts),
                 )
             )
             return own[-1]
@@ -453,18 +465,24 @@ class Transformer(nn.Module):
         return layers.dropout(x, self.config.dropout, layers.fold_in(key, 0))
 
 
+def _starts(blocks, axis):
+    """Return the slot in which each block begins."""
+    ends = itertools.accumulate(block.shape[axis] for block in blocks)
+    return [0, *ends][:-1]
+
+
 def _put(blocks, new, slot, axis):
     """Put new keys or values where they belong, from a slot on; slots are an axis."""
-    size, count = blocks[0].shape[axis], new.shape[axis]
+    count = new.shape[axis]
 
-    def put(i, block):
-        at = [0] * block.ndim
-        at[axis] = jnp.clip(slot - i * size, 0, size - count)
+    def put(start, block):
+        at, size = [0] * block.ndim, block.shape[axis]
+        at[axis] = jnp.clip(slot - start, 0, size - count)
         old = jax.lax.dynamic_slice(block, at, new.shape)
-        now = jnp.where(slot // size == i, new, old)
-        return jax.lax.dynamic_update_slice(block, now, at)
+        here = (slot >= start) & (slot < start + size)
+        return jax.lax.dynamic_update_slice(block, jnp.where(here, new, old), at)
 
-    return tuple(put(i, block) for i, block in enumerate(blocks))
+    return tuple(map(put, _starts(blocks, axis), blocks))
 
 
 def search_variables(model: Transformer, params: Any) -> Any:
