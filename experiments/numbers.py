@@ -30,9 +30,9 @@ def get_config() -> ConfigDict:
     config.model.d_v = 32
     config.optimizer.scale = 0.4
     config.optimizer.warmup = 200
-    config.train.steps = 900
+    config.train.steps = 600
     config.train.log_every = 50
-    config.train.evaluate_every = 300
-    config.train.checkpoint_every = 150
+    config.train.evaluate_every = 150
+    config.train.checkpoint_every = 75
     config.train.checkpoint_minutes = 0.0
     return config
