@@ -20,7 +20,7 @@ FLOORS = [
     {"attention", "layers", "losses", "optimizer", "metrics", "flops"},
     {"model", "baselines"},
     {"data", "decode"},
-    {"paper", "plots", "records", "checkpoints", "parallel", "launchers"},
+    {"paper", "plots", "records", "checkpoints", "parallel", "launchers"} | {"signals"},
     {"prepare", "train", "evaluate", "translate", "check"}
     | {"ablate", "bench", "visualize"},
     {"cli", "__main__"},

@@ -16,7 +16,6 @@ import os
 import shlex
 import signal
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,6 +25,7 @@ from transformer import config
 from transformer.config import Config, UserError
 from transformer.launchers import Job, Launcher, check_idle
 from transformer.records import Board
+from transformer.signals import handled
 
 _announce = functools.partial(print, flush=True)
 
@@ -491,18 +491,17 @@ class _Signals:
         self.at_once = True
         self.received = 0
         self._last: int | None = None
-        self._before: dict[int, Any] = {}
+        every = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+        ignored = signal.SIG_IGN  # as nohup does
+        numbers = [one for one in every if signal.getsignal(one) is not ignored]
+        self._handled = handled(numbers, self._receive)
 
     def __enter__(self) -> _Signals:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup does
-                    self._before[number] = signal.signal(number, self._receive)
+        self._handled.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+    def __exit__(self, *error: Any) -> None:
+        self._handled.__exit__(*error)
 
     def _receive(self, number: int, frame: Any) -> None:
         if self.at_once:

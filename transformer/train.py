@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +24,7 @@ from transformer.evaluate import announce, batch_sums, corpus_sums, evaluate
 from transformer.model import Transformer, init_params
 from transformer.prepare import prepare
 from transformer.records import Records, write_json, write_run_record
+from transformer.signals import handled
 from transformer.translate import model_of
 
 Batch = Mapping[str, jax.Array]
@@ -175,13 +174,13 @@ def train(
     """
     adopt_config(settings, workdir)
     try:
-        with _sigterm_raises():
+        with handled([signal.SIGTERM], _terminate):
             prepared = prepare(settings, workdir, say)
         plan = batches.Batches(prepared.corpora["train"], settings.batch, settings.seed)
         _introduce(settings, plan, say)
         if not _run(settings, workdir, prepared, plan, say):
             return None
-        with _sigterm_raises():
+        with handled([signal.SIGTERM], _terminate):
             return evaluate(workdir, say=say)
     except _Terminated:
         say("stopped; the same command goes on")
@@ -383,19 +382,8 @@ class _Terminated(BaseException):
     """SIGTERM where nothing has to be saved: all on disk is whole at any time."""
 
 
-@contextlib.contextmanager
-def _sigterm_raises() -> Iterator[None]:
-    def stop(number: int, frame: Any) -> None:
-        raise _Terminated
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _terminate(number: int, frame: Any) -> None:
+    raise _Terminated
 
 
 class _Signals:
@@ -403,17 +391,14 @@ class _Signals:
 
     def __init__(self) -> None:
         self.received: int | None = None
-        self._before: dict[int, Any] = {}
+        self._handled = handled((signal.SIGTERM, signal.SIGINT), self._receive)
 
     def __enter__(self) -> _Signals:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._receive)
+        self._handled.__enter__()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+    def __exit__(self, *error: Any) -> None:
+        self._handled.__exit__(*error)
 
     def _receive(self, number: int, frame: Any) -> None:
         if self.received == signal.SIGINT == number:

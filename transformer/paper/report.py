@@ -13,7 +13,15 @@ import numpy as np
 
 from transformer import plots
 from transformer.paper import rows
-from transformer.paper.rows import CLAIMS, TABLE2, TABLE3, Claim, Comparison, Measure
+from transformer.paper.rows import (
+    CLAIMS,
+    MEASURES,
+    TABLE2,
+    TABLE3,
+    Claim,
+    Comparison,
+    Measure,
+)
 from transformer.paper.runs import BLEU, Run, state, studies
 from transformer.paper.statistics import (
     LEVEL,
@@ -28,9 +36,8 @@ from transformer.paper.statistics import (
     together,
     welch,
 )
-from transformer.paper.tables import Table
+from transformer.paper.tables import Table, scientific
 
-_BOTH: tuple[Measure, Measure] = ("perplexity", "bleu")
 _NAMES = {"perplexity": "PPL", "bleu": "BLEU"}
 _DECIMALS = {"perplexity": 3, "bleu": 2}
 _SYMBOLS = {
@@ -173,7 +180,7 @@ def _table_2(study: _Study) -> Table:
             continue
         row = rows.OURS_IN_TABLE2.get((system.name, pair), "")
         flops = system.flops.get(pair)
-        line = [system.name, f"{system.bleu[pair]:g}", _scientific(flops, 1)]
+        line = [system.name, f"{system.bleu[pair]:g}", scientific(flops, 1)]
         if row in study.rows:
             verdict = judge_printed(
                 study.badness(row, "bleu"), -system.bleu[pair], rows.margin("bleu")
@@ -204,12 +211,12 @@ def _table_3(study: _Study) -> Table:
     for row, runs in study.rows.items():
         printed = TABLE3[row]
         line = [row, _changes(row), str(len(runs))]
-        for measure in _BOTH:
+        for measure in MEASURES:
             paper = getattr(printed, measure)
             line += ["" if paper is None else _printed(measure, paper)]
             line += _ours(study, row, measure, paper)
         line += [str(printed.millions or ""), _size(runs[0])]
-        line += [_scientific(_paper_cost(row), 1), _cost(runs)]
+        line += [scientific(_paper_cost(row), 1), _cost(runs)]
         lines.append(tuple(line))
     heads = ["row", "changes", "seeds"]
     for name in _NAMES.values():
@@ -323,7 +330,7 @@ def _size(run: Run) -> str:
 def _cost(runs: Sequence[Run]) -> str:
     found = [operations(run) for run in runs]
     known = [one for one in found if one is not None]
-    return _scientific(float(np.mean(known)), 2) if known else ""
+    return scientific(float(np.mean(known)), 2) if known else ""
 
 
 def operations(run: Run) -> float | None:
@@ -358,10 +365,6 @@ def _paper_cost(row: str) -> float | None:
     return costs.get(f"Transformer ({row})")
 
 
-def _scientific(figure: float | None, digits: int) -> str:
-    return "" if figure is None else f"{figure:.{digits}e}".replace("e+", "e")
-
-
 # ---- rows and claims -----------------------------------------------------------------
 
 
@@ -372,7 +375,7 @@ def _against_base(study: _Study) -> Table:
         lines.append(_base_itself(study))
     for row in others:
         line = [row]
-        for measure in _BOTH:
+        for measure in MEASURES:
             claimed = rows.against_base(row, measure)
             line += [_paper_change(row, measure), *_our_change(study, row, measure)]
             line.append(f"{_expected(row, claimed)}: {study.judge(claimed)}")
@@ -390,7 +393,7 @@ def _against_base(study: _Study) -> Table:
 def _base_itself(study: _Study) -> tuple[str, ...]:
     """Return the line of base, which has the paper's figures to reach."""
     line = ["base"]
-    for measure in _BOTH:
+    for measure in MEASURES:
         printed = getattr(TABLE3["base"], measure)
         verdict = judge_printed(
             study.badness("base", measure),
@@ -516,7 +519,7 @@ def _compared(study: _Study, claimed: Comparison) -> str:
 
 def _ranks(study: _Study) -> Table:
     lines = []
-    for measure in _BOTH:
+    for measure in MEASURES:
         known = [row for row in study.rows if getattr(TABLE3[row], measure) is not None]
         ours = [study.summary(row, measure).mean for row in known]
         paper = [getattr(TABLE3[row], measure) for row in known]
@@ -552,7 +555,7 @@ def _marks(study: _Study) -> str:
     if not _faithful(study.first):
         placed = "paper's change from base, put at our base"
     panels = []
-    for measure in _BOTH:
+    for measure in MEASURES:
         marks = []
         for row in study.rows:
             found = study.summary(row, measure)

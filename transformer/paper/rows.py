@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 Measure = Literal["perplexity", "bleu"]
 Relation = Literal["worse", "same"]
+MEASURES: tuple[Measure, Measure] = ("perplexity", "bleu")
 
 # What the paper's columns are called in a configuration.
 KEYS = {
@@ -233,16 +234,15 @@ _SMALLER = (
     ("base", "C_ff4096"),
     ("base", "big"),
 )
-_BOTH: tuple[Measure, Measure] = ("perplexity", "bleu")
 
 CLAIMS = (
     *(
         _claim("one head is worse than 8", "6.2 (A)", one, ("A_h1", "base"))
-        for one in _BOTH
+        for one in MEASURES
     ),
     *(
         _claim("too many heads are worse", "6.2 (A)", one, ("A_h32", "base"))
-        for one in _BOTH
+        for one in MEASURES
     ),
     *(
         _claim(
@@ -252,7 +252,7 @@ CLAIMS = (
             ("B_dk16", "base"),
             ("B_dk32", "base"),
         )
-        for one in _BOTH
+        for one in MEASURES
     ),
     _claim("bigger models are better", "6.2 (C)", "perplexity", *_SMALLER),
     _claim(
@@ -261,7 +261,10 @@ CLAIMS = (
         "bleu",
         *(pair for pair in _SMALLER if "C_N8" not in pair),
     ),
-    *(_claim("dropout helps", "6.2 (D)", one, ("D_drop0.0", "base")) for one in _BOTH),
+    *(
+        _claim("dropout helps", "6.2 (D)", one, ("D_drop0.0", "base"))
+        for one in MEASURES
+    ),
     _claim(
         "label smoothing hurts perplexity",
         "5.4, 6.2 (D)",
@@ -278,15 +281,15 @@ CLAIMS = (
             ("E_learned", "base"),
             relation="same",
         )
-        for one in _BOTH
+        for one in MEASURES
     ),
     *(
         _claim("without positions it is worse", "3.5", one, ("no_positions", "base"))
-        for one in _BOTH
+        for one in MEASURES
     ),
     *(
         _claim("unscaled dot products are worse", "3.2.1", one, ("unscaled", "base"))
-        for one in _BOTH
+        for one in MEASURES
     ),
 )
 

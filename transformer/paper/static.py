@@ -14,7 +14,7 @@ from transformer.model import abstract_params, configured_vocabulary, make_model
 from transformer.paper import complexity
 from transformer.paper.complexity import Sizes
 from transformer.paper.rows import TABLE3
-from transformer.paper.tables import Table
+from transformer.paper.tables import Table, scientific
 
 LENGTH = 32  # pieces a side of the pairs whose operations are counted
 
@@ -175,9 +175,9 @@ def _cost_table(rows: Mapping[str, Config]) -> Table:
             (
                 row,
                 f"{settings.train.steps:,}",
-                _scientific(step),
-                _scientific(run),
-                "" if paper is None else _scientific(paper, 1),
+                scientific(step),
+                scientific(run),
+                scientific(paper, 1),
                 "" if paper is None else f"{run / paper:.2f}",
             )
         )
@@ -191,15 +191,6 @@ def _cost_table(rows: Mapping[str, Config]) -> Table:
         "The paper's: hours x 8 devices x 9.5e12 FLOP/s, what the devices could have "
         "done in the time; it names hours for base and big only.",
     )
-
-
-def _scientific(number: float, digits: int = 2) -> str:
-    """Write a number as the paper does.
-
-    >>> _scientific(2.298e19, 1)
-    '2.3e19'
-    """
-    return f"{number:.{digits}e}".replace("e+", "e")
 
 
 # ---- Table 1 -------------------------------------------------------------------------

@@ -36,6 +36,15 @@ class Table:
                 raise ValueError(f"expected {len(self.columns)} cells, got {row}")
 
 
+def scientific(figure: float | None, digits: int = 2) -> str:
+    """Write a large number as the paper does, nothing for None.
+
+    >>> scientific(2.298e19, 1)
+    '2.3e19'
+    """
+    return "" if figure is None else f"{figure:.{digits}e}".replace("e+", "e")
+
+
 def page(
     form: Literal["markdown", "html", "csv"],
     title: str,
