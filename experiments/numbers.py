@@ -20,19 +20,19 @@ def get_config() -> ConfigDict:
     config.data.train_pairs = 40_000
     config.data.max_length = 64
     config.tokenizer.vocab_size = 300
-    config.batch.tokens = 4096
-    config.batch.shapes = 3
+    config.batch.tokens = 2048
+    config.batch.shapes = 2
     config.model.layers = 2
     config.model.d_model = 128
     config.model.d_ff = 512
     config.model.heads = 4
     config.model.d_k = 32
     config.model.d_v = 32
-    config.optimizer.scale = 0.4
+    config.optimizer.scale = 0.3
     config.optimizer.warmup = 200
-    config.train.steps = 600
+    config.train.steps = 500
     config.train.log_every = 50
-    config.train.evaluate_every = 150
-    config.train.checkpoint_every = 75
+    config.train.evaluate_every = 100
+    config.train.checkpoint_every = 50
     config.train.checkpoint_minutes = 0.0
     return config

@@ -334,6 +334,7 @@ def _hash_bits(key: HashKey, shape: tuple[int, ...]) -> jax.Array:
     return bits ^ (bits >> 16)
 
 
+@jax.jit  # one trace for the hundreds of keys of a step
 def _mix(x: jax.Array) -> jax.Array:
     """Finalise as murmur3 does: every input bit changes half of the output bits."""
     x = (x ^ (x >> 16)) * np.uint32(0x85EBCA6B)

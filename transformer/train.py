@@ -235,7 +235,7 @@ def _run(settings, workdir, prepared, plan, say) -> bool:
         Checkpoints(workdir / "checkpoints", wishes.keep, say) as checkpoints,
     ):
         state, seen = _start(settings, model, vocabulary.digest, checkpoints, say)
-        done = int(state.step)
+        first = done = int(state.step)
 
         def record(ended=False):
             write_run_record(
@@ -267,6 +267,8 @@ def _run(settings, workdir, prepared, plan, say) -> bool:
                 seen += meter.read()
                 done = step + 1
                 meter.add(done, metrics)
+                if step == first:  # seen at once, not after the next shape's compiling
+                    seen += meter.read()
                 by_step = _due(done, wishes.checkpoint_every) or done == total
                 by_time = _minutes_passed(saved, wishes.checkpoint_minutes)
                 planned = by_step or _due(done, wishes.evaluate_every)
