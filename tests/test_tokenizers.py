@@ -299,3 +299,49 @@ def test_sample_is_even_and_bounded(count: int) -> None:
     assert len(steps) <= 1 and kept[:1] == [0][:count]
     if count:
         assert count - kept[-1] <= max(steps, default=1)
+
+
+# ---- words and labels ----------------------------------------------------------------
+
+PIECES = {  # of each kind: a text, the numbers of its pieces' words, their labels
+    "whitespace": (
+        "sl@@ ee@@ ps well",
+        [0, 0, 0, 1],
+        ["sl\u2026", "\u2026ee\u2026", "\u2026ps", "well"],
+    ),
+    "bytes": (
+        "a \u00fc b",
+        [0, 0, 1, 1, 1, 2],
+        ["a", "\u2423", "<0xC3>", "<0xBC>", "\u2423", "b"],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", PIECES)
+def test_words_and_labels_by_hand(tmp_path, kind):
+    text, words, labels = PIECES[kind]
+    pairs = [(text, text)]
+    tokenizer = build(tmp_path, kind=kind, vocab_size=0, pairs=pairs).source
+    ids = tokenizer.encode(text)
+    assert tokenizer.words(ids) == words
+    assert tokenizer.labels(ids) == labels
+    assert tokenizer.words([]) == tokenizer.labels([]) == []
+
+
+def test_words_of_sentencepiece_are_those_between_spaces(tmp_path):
+    tokenizer = build(tmp_path).source
+    text = "a green cliff dog xz"
+    ids = tokenizer.encode(text)
+    words, labels = tokenizer.words(ids), tokenizer.labels(ids)
+    assert max(words) == 4 and len(ids) > 5 and words == sorted(words)
+    for number, word in enumerate(text.split()[:4]):
+        parts = [x for x, w in zip(labels, words, strict=True) if w == number]
+        whole = "".join(parts).replace("\u2026\u2026", "")
+        assert whole.removeprefix("\u2423") == word  # a piece of its own at times
+        assert all(part.endswith("\u2026") for part in parts[:-1])
+
+
+def test_marks_stand_alone(tmp_path):
+    tokenizer = build(tmp_path, kind="whitespace", vocab_size=0).source
+    labels = tokenizer.labels([BOS, *tokenizer.encode("the old"), EOS, PAD])
+    assert labels == ["<s>", "the", "old", "</s>", "<pad>"]

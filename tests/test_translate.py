@@ -4,6 +4,7 @@ The model's parameters are drawn, and bent so that it writes lower-case letters 
 now and then: its translations are text that is encoded to the same ids again.
 """
 
+import dataclasses
 import io
 import math
 from typing import Any
@@ -241,6 +242,35 @@ def test_attention_without_a_target_is_that_of_the_translation(translator, monke
     assert (found.cross == expected.cross).all()
 
 
+def test_alignments_are_read_off_the_attention_of_each_pair(translator):
+    sources, targets = ["ab c d", "", "x y"], ["q r", "s", ""]
+    ids = [Bytes().encode(text) for text in targets]
+    found = translator.alignments(sources, ids)
+    weights = translator.attention(sources[0], targets[0]).cross[0].mean(0)
+    # Bytes of the words: a b _ | c _ | d, then the end mark; rows write q _ | r.
+    spans, rows = [(0, 3), (3, 5), (5, 6)], [(0, 2), (2, 3)]
+    best = [
+        int(np.argmax([weights[slice(*t), slice(*s)].sum() for s in spans]))
+        for t in rows
+    ]
+    assert found == [[(best[0], 0), (best[1], 1)], [], []]
+    with pytest.raises(UserError, match="--layer: expected a number from 1 to 1, got"):
+        translator.alignments(sources, ids, layer=2)
+
+
+def test_the_last_layer_but_one_aligns(translator, monkeypatch):
+    model = dataclasses.replace(SETTINGS.model, layers=3)
+    settings = dataclasses.replace(SETTINGS, model=model)
+    deep = Translator(settings, translator.vocabulary, None)
+    cross = np.zeros((3, 2, 3, 4))  # a b _ c to x _ y, each layer its own way
+    cross[0, :, :, 0], cross[1, :, :, 2], cross[2, :, :, 0] = 1, 1, 1
+    pair = translate.Attention([], [], np.empty(0), np.empty(0), cross)
+    monkeypatch.setattr(deep, "attentions", lambda *_: iter([(0, pair)]))
+    target = [Bytes().encode("x y")]
+    assert deep.alignments(["a bc"], target) == [[(1, 0), (1, 1)]]
+    assert deep.alignments(["a bc"], target, layer=3) == [[(0, 0), (0, 1)]]
+
+
 # ---- settings of a search ------------------------------------------------------------
 
 
@@ -319,6 +349,23 @@ def test_every_line_of_a_stream_gives_n_best_lines(loaded, tmp_path):
         "-1.5000\t1 a!",
         "-1.5000\t2 b",
         "-1.5000\t",  # there was no second one
+    ]
+
+
+def test_a_stream_is_aligned(loaded, tmp_path, monkeypatch):
+    def alignments(sources, target_ids, layer):
+        assert len(sources) == len(target_ids) and layer == 2
+        return [[(1, 0), (0, 1)] if source else [] for source in sources]
+
+    monkeypatch.setattr(loaded, "alignments", alignments)
+    output = io.StringIO()
+    options: Any = {"n_best": 2, "alignments": True, "layer": 2}
+    translate.translate_stream(tmp_path, ["a!", ""], output, **options)
+    assert output.getvalue().splitlines() == [
+        "1 a!\t0-1 1-0",
+        "1 a!\t0-1 1-0",
+        "2 \t",
+        "\t",
     ]
 
 

@@ -20,17 +20,18 @@ from transformer.checkpoints import Checkpoints
 from transformer.config import Config, UserError
 from transformer.data.batches import Group, in_order
 from transformer.data.tokenizers import BOS, EOS, PAD, Vocabulary, load_vocabulary
+from transformer.metrics.heads import align, pharaoh
 from transformer.model import (
     Transformer,
     abstract_params,
     make_model,
     search_variables,
-    shift_right,
     start_search,
 )
 
 _LINES_AT_A_TIME = 10_000  # of a stream, sorted by length and translated together
 _LOGIT_SLOTS = 1024  # target slots of which all logits are held, when scoring
+_WEIGHT_SLOTS = 1024  # slots a side of which all attention weights are held
 
 
 def complain(text: str) -> None:
@@ -219,18 +220,79 @@ class Translator:
         """
         if target is None:
             target = self.translate([source])[0]
-        source_ids = self.source_ids([source])[0]
-        target_ids = _with_end([self.vocabulary.target.encode(target)])[0]
-        weights = _weights(
-            self.model, self.params, np.array([source_ids]), np.array([target_ids])
-        )
-        end = ["</s>"]
-        inputs = self.vocabulary.target.pieces(target_ids[:-1])
-        return Attention(
-            self.vocabulary.source.pieces(source_ids[:-1]) + end,
-            ["<s>", *inputs],
-            *(np.asarray(w) for w in weights),
-        )
+        target_ids = self.vocabulary.target.encode(target)
+        ((_, found),) = self.attentions(self.source_ids([source]), [target_ids])
+        return found
+
+    def attentions(
+        self, source_ids: Sequence[list[int]], target_ids: Sequence[list[int]]
+    ) -> Iterator[tuple[int, Attention]]:
+        """Yield the number of each pair, from 0, with its attention weights.
+
+        Args:
+          source_ids: of source sentences, each with the end mark.
+          target_ids: of their translations, without it.
+
+        Yields:
+          Pairs of similar length one after another, not in order.
+        """
+        lengths = [
+            max(len(s), len(t) + 1) for s, t in zip(source_ids, target_ids, strict=True)
+        ]
+        inputs = [[BOS, *ids] for ids in target_ids]
+        for group in _fitted(in_order(lengths, _WEIGHT_SLOTS)):
+            padded = group.padded(source_ids), group.padded(inputs)
+            weights = jax.device_get(_weights(self.model, self.params, *padded))
+            for place, row in enumerate(group.rows.tolist()):
+                s, t = len(source_ids[row]), len(inputs[row])
+                encoder, decoder, cross = (each[place] for each in weights)
+                yield (
+                    row,
+                    Attention(
+                        self.vocabulary.source.pieces(source_ids[row]),
+                        self.vocabulary.target.pieces(inputs[row]),
+                        encoder[..., :s, :s],
+                        decoder[..., :t, :t],
+                        cross[..., :t, :s],
+                    ),
+                )
+
+    def alignments(
+        self,
+        sources: Sequence[str],
+        target_ids: Sequence[list[int]],
+        layer: int | None = None,
+    ) -> list[list[tuple[int, int]]]:
+        """Align the words of sentences with those of their translations.
+
+        Each target word is aligned with the source word that it attends to most, see
+        ``metrics.heads.align``: cross-attention of one layer, the mean of its heads, of
+        the position that writes a piece. The last but one layer is the one that Garg
+        et al. (arXiv:1909.02074) found to align best in models of the paper's size.
+
+        Args:
+          sources: source sentences.
+          target_ids: of their translations, without the end mark.
+          layer: its number from 1; None for the last but one.
+
+        Returns:
+          For each pair (source word, target word) from 0, in the order of the target.
+        """
+        layers = self.settings.model.layers
+        layer = max(layers - 1, 1) if layer is None else layer
+        if layer > layers:
+            raise UserError(
+                f"--layer: expected a number from 1 to {layers}, got {layer}; change it"
+            )
+        source_ids = _with_end(self.vocabulary.source.encode_many(sources))
+        results: list[list[tuple[int, int]]] = [[] for _ in sources]
+        for row, found in self.attentions(source_ids, target_ids):
+            results[row] = align(
+                found.cross[layer - 1].mean(0),
+                self.vocabulary.source.words(source_ids[row][:-1]),
+                self.vocabulary.target.words(target_ids[row]),
+            )
+        return results
 
     def source_ids(self, lines: Sequence[str], first: int = 1) -> list[list[int]]:
         """Return the ids of each line, the end mark included; warn of long ones."""
@@ -401,16 +463,14 @@ def _encode(model, params, source):
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def _weights(model, params, source, target):
-    """Return the weights of one pair: encoder, decoder, cross, each (N, H, ., .)."""
-    _, sown = model.apply(
-        {"params": params}, source, shift_right(target, BOS), mutable=["attention"]
-    )
+def _weights(model, params, source, inputs):
+    """Return the weights of pairs: encoder, decoder, cross, each (B, N, H, ., .)."""
+    _, sown = model.apply({"params": params}, source, inputs, mutable=["attention"])
     layers = range(model.config.layers)
 
     def stack(side, kind):
         found = [sown["attention"][f"{side}_{i}"][kind]["weights"][0] for i in layers]
-        return jnp.concatenate(found)
+        return jnp.stack(found, axis=1)
 
     return (
         stack("encoder", "self_attention"),
@@ -498,6 +558,8 @@ def translate_stream(
     *,
     step: int | None = None,
     scores: bool = False,
+    alignments: bool = False,
+    layer: int | None = None,
     **search: Any,
 ) -> None:
     """Translate lines of text, one out for one in (``n_best`` out for one in).
@@ -508,16 +570,27 @@ def translate_stream(
       output: is written in order.
       step: of the checkpoint, see ``load``.
       scores: put ``SCORE<tab>`` before each translation.
+      alignments: put ``<tab>0-0 1-2`` behind each, see ``Translator.alignments``.
+      layer: see there.
       **search: fields of ``Search``, None = the configured.
     """
     translator = load(workdir, step=step)
     count, first = translator.search(**search).n_best, 1
     for chunk in _chunks(lines):
-        for found in translator.hypotheses(chunk, first, **search):
+        every: list[tuple[str, Translation]] = []
+        for line, found in zip(
+            chunk, translator.hypotheses(chunk, first, **search), strict=True
+        ):
             missing = [Translation("", found[0].score, 0.0, [])] * (count - len(found))
-            for one in [*found, *missing]:
-                prefix = f"{one.score:.4f}\t" if scores else ""
-                output.write(f"{prefix}{one.text}\n")
+            every += [(line, one) for one in [*found, *missing]]
+        links = [""] * len(every)
+        if alignments:
+            targets = [one.ids for _, one in every]
+            found_links = translator.alignments([s for s, _ in every], targets, layer)
+            links = [f"\t{pharaoh(pairs)}" for pairs in found_links]
+        for (_, one), link in zip(every, links, strict=True):
+            prefix = f"{one.score:.4f}\t" if scores else ""
+            output.write(f"{prefix}{one.text}{link}\n")
         output.flush()
         first += len(chunk)
 

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import hashlib
 import io
+import itertools
 import json
 import pathlib
 import re
@@ -56,6 +57,12 @@ class Tokenizer(typing.Protocol):
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Return the written form of each id."""
+
+    def labels(self, ids: Sequence[int]) -> list[str]:
+        """Return the pieces for people to read, an ellipsis where a word goes on."""
+
+    def words(self, ids: Sequence[int]) -> list[int]:
+        """Return for each id the number of its word, from 0, in the text of all."""
 
     def plain(self, text: str) -> str:
         """Return a line of the corpus as ``decode`` would write it: joins undone."""
@@ -124,6 +131,14 @@ class SentencePiece:
             for i in known
         ]
 
+    def labels(self, ids: Sequence[int]) -> list[str]:
+        bare = [piece.removeprefix("\u2581") or "\u2423" for piece in self.pieces(ids)]
+        return _joined(bare, ids, self.words(ids))
+
+    def words(self, ids: Sequence[int]) -> list[int]:
+        begins = [piece.startswith("\u2581") for piece in self.pieces(ids)]
+        return list(itertools.accumulate(begins[1:], initial=0)) if begins else []
+
     def _known(self, id_: int) -> int:
         return int(id_) if 0 <= id_ < self.size else UNK
 
@@ -168,6 +183,14 @@ class Whitespace:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._pieces[i if 0 <= i < self.size else UNK] for i in ids]
 
+    def labels(self, ids: Sequence[int]) -> list[str]:
+        bare = [piece.removesuffix("@@") for piece in self.pieces(ids)]
+        return _joined(bare, ids, self.words(ids))
+
+    def words(self, ids: Sequence[int]) -> list[int]:
+        ends = [not piece.endswith("@@") for piece in self.pieces(ids)]
+        return list(itertools.accumulate(ends[:-1], initial=0)) if ends else []
+
     def plain(self, text: str) -> str:
         return re.sub(r"@@( |$)", "", " ".join(text.split()))
 
@@ -201,6 +224,15 @@ class Bytes:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._piece(int(i)) for i in ids]
 
+    def labels(self, ids: Sequence[int]) -> list[str]:
+        space = self.encode(" ")
+        return ["\u2423" if [i] == space else self._piece(int(i)) for i in ids]
+
+    def words(self, ids: Sequence[int]) -> list[int]:
+        """Return the number of each id's word; a space belongs to the one before."""
+        spaces = [i in self.encode(" ") for i in ids]
+        return list(itertools.accumulate(spaces[:-1], initial=0)) if spaces else []
+
     def _piece(self, id_: int) -> str:
         if id_ < len(SPECIAL) or id_ >= self.size:
             return SPECIAL[id_ if 0 <= id_ < self.size else UNK]
@@ -212,6 +244,20 @@ class Bytes:
 
     def save(self, path: pathlib.Path) -> None:
         path.write_bytes(b"")
+
+
+def _joined(pieces: list[str], ids: Sequence[int], words: Sequence[int]) -> list[str]:
+    """Put an ellipsis where two pieces of a word meet; special ones stand alone."""
+    alone = [i in (PAD, BOS, EOS) for i in ids]
+    meet = [
+        words[i] == words[i + 1] and not alone[i] and not alone[i + 1]
+        for i in range(len(ids) - 1)
+    ]
+    before, after = [False, *meet], [*meet, False]
+    return [
+        "\u2026" * b + piece + "\u2026" * a
+        for b, piece, a in zip(before, pieces, after, strict=False)
+    ]
 
 
 @dataclasses.dataclass(frozen=True)
