@@ -22,7 +22,7 @@ FLOORS = [
     {"data", "decode"},
     {"paper", "plots", "records", "checkpoints", "parallel", "launchers"} | {"signals"},
     {"prepare", "train", "evaluate", "translate", "check"}
-    | {"ablate", "bench", "visualize"},
+    | {"ablate", "bench", "visualize", "figures", "search_tree"},
     {"cli", "__main__"},
 ]
 
@@ -41,6 +41,7 @@ KNOWN_BY = {
     "sacremoses": {"metrics/bleu.py"},
     "scipy": {"paper/statistics.py"},
     "sentencepiece": {"data/tokenizers.py"},
+    "sklearn": {"figures.py"},
     "submitit": {"launchers.py"},
     "tensorboardX": {"records.py"},
     "tensorflow_datasets": {"data/sources.py"},
@@ -61,6 +62,7 @@ WITHOUT_JAX |= {"plots.py"} | {
 }
 WITHOUT_JAX |= {"ablate.py", "launchers.py"}
 DISTRIBUTIONS = {"absl": "absl-py", "orbax": "orbax-checkpoint"}
+DISTRIBUTIONS |= {"sklearn": "scikit-learn"}
 
 
 def imports(path: Path, top_level_only: bool = False) -> set[str]:

@@ -17,6 +17,7 @@ _MODULES = (
     "data",
     "decode",
     "evaluate",
+    "figures",
     "flops",
     "launchers",
     "layers",
@@ -29,8 +30,11 @@ _MODULES = (
     "plots",
     "prepare",
     "records",
+    "search_tree",
+    "signals",
     "train",
     "translate",
+    "visualize",
 )
 
 

@@ -30,6 +30,8 @@ from ml_collections.config_flags import config_flags
 import transformer
 from transformer import config
 from transformer.config import Config, UserError
+from transformer.paper.tables import markdown
+from transformer.plots import FORMS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +52,13 @@ class Command:
     summary: str
     required: tuple[str, ...]
     optional: tuple[str, ...] = ()
+    own: dict[str, Flag] = dataclasses.field(default_factory=dict)
+
+    def flags(self) -> dict[str, Flag]:
+        """Return its flags; those in ``own`` mean something else than elsewhere."""
+        return {
+            name: (FLAGS | self.own)[name] for name in self.required + self.optional
+        }
 
 
 def _text(help_: str, default: str | None = None) -> Flag:
@@ -112,6 +121,11 @@ FLAGS = {
     "rounds": _count("measurements, of which the median is printed", 5),
     "profile": _text("folder for a trace, for TensorBoard or Perfetto"),
     "scores": _switch("write SCORE, a tab, then the translation"),
+    "alignments": _switch(
+        "write the translation, a tab, then SOURCE-TARGET numbers of the words that "
+        "cross-attention aligns, from 0"
+    ),
+    "layer": _count("whose cross-attention aligns (default: the last but one)"),
     "rows": _text("rows of the config file, or letters of groups: A,B,no_positions"),
     "seeds": _count("runs of each row, with config.seed = 0, 1, ...", 1),
     "jobs": _count(
@@ -131,6 +145,27 @@ FLAGS = {
     ),
     "timed": _switch("--static with the time of the layers of Table 1, a minute"),
     "dry_run": _switch("print the commands of the runs, start none"),
+    "translations": _text("file of the translations of --input (default: the model's)"),
+    "layers": _text("numbers from 1, such as 1,3 or 1-3 (default: all)"),
+    "heads": _text("numbers from 1, such as 1,3 or 1-3 (default: all)"),
+    "kind": _choice(
+        "whose attention; cross: the decoder's to the source (default: all in HTML, "
+        "else cross, or encoder with --word)",
+        ["encoder", "decoder", "cross"],
+    ),
+    "word": _text("draw what this word attends to, as the paper's Figures 3 to 5"),
+    "d_model": _text("widths D, separated by commas", "512"),
+    "warmup": _text("steps of warm-up, separated by commas", "4000"),
+    "steps": _count("where the schedule ends", 20_000, least=2),
+    "smoothing": _number(
+        "share taken from the target", 0.1, lower_bound=0, upper_bound=1
+    ),
+    "ids": _count("ids of the vocabulary that is drawn", 8, least=2),
+    "words": _text("words to place, separated by commas"),
+    "method": _choice("how to place words in a plane", ["pca", "tsne"], "pca"),
+    "side": _choice("whose embeddings", ["source", "target"], "source"),
+    "neighbours": _count("pieces to name beside each word", 5),
+    "statistics": _switch("measure what each head attends to, over a file"),
 }
 
 
@@ -177,6 +212,8 @@ def _translate(values: flags.FlagValues) -> int:
             top_p=values.top_p,
             seed=values.seed,
             scores=values.scores,
+            alignments=values.alignments,
+            layer=values.layer,
         )
     return 0
 
@@ -364,6 +401,144 @@ def _static_rows(values: flags.FlagValues) -> dict[str, Config]:
     }
 
 
+def _visualize(values: flags.FlagValues) -> int:
+    if (values.source is not None) == values.statistics:
+        raise UserError(
+            "visualize: expected either --source or --statistics; give one of them"
+        )
+    workdir = _trained(Path(values.workdir))
+    show = _show_statistics if values.statistics else _show_heads
+    if values.beam:
+        show = _show_search
+    _write(values.output, show(values, workdir))
+    return 0
+
+
+def _show_heads(values: flags.FlagValues, workdir: Path) -> str | bytes:
+    form = _form(values.output, ["html", *FORMS])
+    _start(values.device)
+    from transformer import visualize
+
+    return visualize.show(
+        workdir,
+        form,
+        values.source,
+        values.target,
+        layers=values.layers,
+        heads=values.heads,
+        kind=values.kind,
+        word=values.word,
+        step=values.step,
+    )
+
+
+def _show_search(values: flags.FlagValues, workdir: Path) -> str | bytes:
+    form = _form(values.output, ["html", *FORMS])
+    if values.source is None:
+        raise UserError("visualize: expected --source with --beam; add it")
+    _start(values.device)
+    from transformer import search_tree
+
+    return search_tree.show(
+        workdir,
+        form,
+        values.source,
+        step=values.step,
+        beam=values.width,
+        alpha=values.alpha,
+        length_penalty=values.length_penalty,
+    )
+
+
+def _show_statistics(values: flags.FlagValues, workdir: Path) -> str | bytes:
+    form = _form(values.output or ".md", ["md", "csv", "html", *FORMS])
+    with contextlib.ExitStack() as files:
+        sources = files.enter_context(_reading(values.input))
+        targets = None
+        if values.translations is not None:
+            targets = files.enter_context(_reading(values.translations))
+        _start(values.device)
+        from transformer import visualize
+
+        return visualize.show_statistics(
+            workdir, form, sources, targets, step=values.step
+        )
+
+
+def _plot(values: flags.FlagValues) -> int:
+    form = _form(values.output, FORMS)
+    _start(values.device)
+    from transformer import figures
+
+    if values.what == "schedule":
+        widths, warmups = _counts(values, "d_model"), _counts(values, "warmup")
+        drawn = figures.schedule(widths, warmups, values.steps)
+    elif values.what == "smoothing":
+        drawn = figures.smoothing(values.smoothing, values.ids)
+    elif values.what == "curves":
+        drawn = figures.curves(list(map(Path, _folders(values))))
+    elif values.what == "positions":
+        learned = None if values.workdir is None else _loaded(values)
+        (width,) = _counts(values, "d_model")[:1]
+        drawn = figures.positions(values.length, width, learned)
+    else:
+        model, words = _loaded(values), _words(values)
+        drawn = figures.embeddings(model, words, values.method, values.side)
+        found = figures.neighbours(model, words, values.neighbours, values.side)
+        _write(None, markdown(found))
+    _write(values.output, drawn.file(form))
+    return 0
+
+
+def _counts(values: flags.FlagValues, name: str) -> list[int]:
+    text: Any = values[name].value
+    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
+        raise UserError(
+            f"--{name}: expected whole numbers such as 512,1024; got {text}; change it"
+        )
+    return [int(part) for part in text.split(",")]
+
+
+def _folders(values: flags.FlagValues) -> list[str]:
+    if values.workdir is None:
+        raise UserError(f"plot --what={values.what}: expected --workdir; add it")
+    return values.workdir.split(",")
+
+
+def _loaded(values: flags.FlagValues) -> Any:
+    workdir, *more = _folders(values)
+    if more:
+        raise UserError(
+            f"plot --what={values.what}: expected one --workdir, got {values.workdir}; "
+            "choose one"
+        )
+    from transformer.translate import load
+
+    return load(_trained(Path(workdir)), step=values.step)
+
+
+def _words(values: flags.FlagValues) -> list[str]:
+    if (values.words is None) == (values.input is None):
+        raise UserError(
+            "plot --what=embeddings: expected either --words or --input; give one"
+        )
+    if values.words is not None:
+        return [word.strip() for word in values.words.split(",")]
+    with _reading(values.input) as lines:
+        return [line.strip() for line in lines if line.strip()]
+
+
+def _form(path: str | None, forms: Sequence[str]) -> str:
+    """Return the form of a file by the end of its name."""
+    form = (path or "").rpartition(".")[2]
+    if path is None or form not in forms:
+        raise UserError(
+            f"--output: expected a file name that ends in .{', .'.join(forms)}; got "
+            f"{path or 'none'}; give one"
+        )
+    return form
+
+
 COMMANDS = {
     "train": Command(
         _train,
@@ -381,7 +556,8 @@ COMMANDS = {
         "translate text, one sentence a line",
         ("workdir",),
         ("input", "output", "step", "device", "beam", "alpha", "length_penalty")
-        + ("n_best", "sample", "temperature", "top_k", "top_p", "seed", "scores"),
+        + ("n_best", "sample", "temperature", "top_k", "top_p", "seed", "scores")
+        + ("alignments", "layer"),
     ),
     "score": Command(
         _score,
@@ -416,6 +592,47 @@ COMMANDS = {
         "put runs beside the paper's tables, with a verdict on each row and claim",
         (),
         ("workdir", "format", "output", "static", "timed", "config"),
+    ),
+    "visualize": Command(
+        _visualize,
+        "draw what heads attend to, or measure it, or draw a beam search",
+        ("workdir",),
+        ("source", "target", "layers", "heads", "kind", "word", "beam", "width")
+        + ("alpha", "length_penalty", "statistics", "input", "translations")
+        + ("output", "step", "device"),
+        {
+            "source": _text("a sentence"),
+            "beam": _switch("draw the tree of the beam search for --source instead"),
+            "width": _count("hypotheses kept by --beam (default: the config's)"),
+            "target": _text("its translation (default: the model's own)"),
+            "input": _text(
+                "of --statistics: file of sentences, one a line (default: standard "
+                "input)"
+            ),
+            "output": _text(
+                "file to write: .html (a page to explore), .png, .svg or .pdf; with "
+                "--statistics also .md or .csv (default: a table on standard output)"
+            ),
+        },
+    ),
+    "plot": Command(
+        _plot,
+        "draw schedules, targets, training curves, positions or embeddings",
+        ("what", "output"),
+        ("workdir", "d_model", "warmup", "steps", "smoothing", "ids", "length")
+        + ("words", "input", "method", "side", "neighbours", "step", "device"),
+        {
+            "what": _choice(
+                "schedule (--d_model --warmup --steps), smoothing (--smoothing --ids), "
+                "curves (--workdir=RUN,RUN), positions (--d_model --length, and the "
+                "learned ones of --workdir) or embeddings (--workdir --words)",
+                ["schedule", "smoothing", "curves", "positions", "embeddings"],
+            ),
+            "output": _text("file to write: .png, .svg or .pdf"),
+            "workdir": _text("folder of a run; of several, separated by commas"),
+            "length": _count("positions", 64, least=2),
+            "input": _text("file of words to place, one a line"),
+        },
     ),
 }
 
@@ -487,11 +704,10 @@ def _parse(name: str, arguments: list[str]) -> flags.FlagValues:
     command = COMMANDS[name]
     values = flags.FlagValues()
     values.set_gnu_getopt(True)
-    for flag in command.required + command.optional:
+    for flag, one in command.flags().items():
         if flag == "config":
             _define_config(values, arguments)
         else:
-            one = FLAGS[flag]
             one.define(
                 name=flag,
                 default=one.default,
@@ -511,7 +727,8 @@ def _parse(name: str, arguments: list[str]) -> flags.FlagValues:
         )
     for flag in command.required:
         if values[flag].value is None:
-            raise UserError(f"{name}: expected --{flag}: {FLAGS[flag].help}; add it")
+            help_ = command.flags()[flag].help
+            raise UserError(f"{name}: expected --{flag}: {help_}; add it")
     return values
 
 
@@ -555,8 +772,7 @@ def _help(name: str) -> str:
     command = COMMANDS[name]
     usage = "".join(f" --{flag}=..." for flag in command.required)
     lines = [f"usage: transformer {name}{usage}", "", command.summary, ""]
-    for flag in command.required + command.optional:
-        one = FLAGS[flag]
+    for flag, one in command.flags().items():
         default = "" if one.default in (None, False) else f" (default: {one.default})"
         choices = "|".join(one.options.get("enum_values", []))
         form = f"--{flag}" + (f"={choices}" if choices else "")
@@ -761,15 +977,16 @@ def _writing(path: str | None) -> Iterator[TextIO]:
         yield file
 
 
-def _write(path: str | None, text: str) -> None:
-    """Write a text to standard output or to a file: all of it or nothing."""
+def _write(path: str | None, content: str | bytes) -> None:
+    """Write to standard output (a text) or to a file: all of it or nothing."""
     if path is None:
+        assert isinstance(content, str)
         with _writing(None) as output:
-            output.write(text)
+            output.write(content)
         return
     scratch = Path(f"{path}.partial")
     try:
-        scratch.write_text(text, encoding="utf-8", newline="\n")
+        scratch.write_bytes(content.encode() if isinstance(content, str) else content)
         os.replace(scratch, path)
     except OSError as error:
         with contextlib.suppress(OSError):

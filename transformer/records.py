@@ -29,6 +29,24 @@ def write_json(path: Path, value: Any) -> None:
     os.replace(scratch, path)
 
 
+def read_metrics(workdir: Path) -> list[dict[str, Any]]:
+    """Return the lines of metrics.jsonl in order, without one torn by a kill.
+
+    Raises:
+      UserError: if a line is no JSON.
+    """
+    path = workdir / "metrics.jsonl"
+    if not path.exists():
+        return []
+    whole = [line for line in path.read_bytes().splitlines(True) if line[-1:] == b"\n"]
+    try:
+        return [json.loads(line) for line in whole]
+    except ValueError as error:
+        raise config.UserError(
+            f"{path}: expected a JSON object a line: {error}"
+        ) from None
+
+
 class Records:
     """The metrics and the progress of one run; a context manager.
 

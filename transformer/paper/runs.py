@@ -13,6 +13,7 @@ from typing import Any
 from transformer import config
 from transformer.config import Config, UserError
 from transformer.paper.rows import BASE, KEYS, TABLE3, WIDTHS, Measure
+from transformer.records import read_metrics
 
 BLEU = "paper"  # the variant of metrics/bleu.py that is put beside the paper's
 
@@ -194,7 +195,7 @@ def _open(folder: Path, root: Path) -> Run:
             f"{folder}: expected a run of experiments/table2.py or table3.py, got one "
             f"whose config.name is {settings.name!r}; report on another folder"
         )
-    lines = _lines(folder / "metrics.jsonl")
+    lines = read_metrics(folder)
     key = "validation_perplexity"
     return Run(
         folder,
@@ -227,16 +228,6 @@ def _results(path: Path, settings: Config) -> dict[str, Any]:
     """Return the results of the last step; those of an earlier one are none."""
     results = _json(path)
     return results if results.get("step") == settings.train.steps else {}
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    whole = [line for line in path.read_bytes().splitlines(True) if line[-1:] == b"\n"]
-    try:
-        return [json.loads(line) for line in whole]
-    except ValueError as error:
-        raise UserError(f"{path}: expected a JSON object a line: {error}") from None
 
 
 # ---- refusing ------------------------------------------------------------------------
