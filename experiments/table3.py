@@ -7,9 +7,10 @@ here too; all tables have the 40,960 rows with which the paper's parameter count
 
 On other data: ``ROW,data=numbers``, ``ROW,data=multi30k`` or ``ROW,data=FOLDER`` with a
 text of one's own (see text.py), as a smaller replica: ``scale`` multiplies d_model,
-d_ff, d_k, d_v and, in proportion to the scale of the data's own file, the steps. All
+d_ff, d_k, d_v and, in proportion to the scale that the recipe is for, the steps. All
 else that a row has stays: heads, layers, dropout, smoothing, positions. The name of the
-configuration, which all results carry, holds row, data and scale.
+configuration, which all results carry, holds row, data and scale. ``data=numbers`` has
+numbers of at most four digits here, so that few steps of six narrow layers learn them.
 
     transformer train --config=experiments/table3.py:A_h1,data=numbers --workdir=runs/A
     transformer train --config=experiments/table3.py:A_h1,data=multi30k,scale=0.5 \\
@@ -58,9 +59,27 @@ ROWS: dict[str, dict[str, Any]] = {
     "unscaled": {"model.score": "dot"},
 }
 
-# By data: the file with the recipe, the scale of its d_model, the scale of a replica.
-_REPLICAS = {"numbers": ("numbers", 0.25, 0.125), "multi30k": ("multi30k", 0.5, 0.25)}
-_OWN_TEXT = ("text", 0.5, 0.5)
+# By data, which is also the file with the recipe: the scale of a replica, and what
+# suits six layers of that width.
+_REPLICAS: dict[str, tuple[float, dict[str, Any]]] = {
+    "numbers": (
+        0.25,
+        {
+            "data.digits": 4,
+            "data.train_pairs": 8_000,
+            "batch.tokens": 1024,
+            "batch.shapes": 1,
+            "optimizer.scale": 0.15,
+            "optimizer.warmup": 150,
+            "train.steps": 300,
+            "train.evaluate_every": 100,
+            "train.checkpoint_every": 20,
+            "decode.average": 3,
+        },
+    ),
+    "multi30k": (0.25, {"train.steps": 2_250}),
+}
+_OWN_TEXT: tuple[float, dict[str, Any]] = (0.5, {})
 _WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
 
 
@@ -105,13 +124,14 @@ def _on_wmt14() -> tuple[ConfigDict, float]:
 
 def _on(data: str) -> tuple[ConfigDict, float]:
     """Return the base model with the recipe of other data, and the replica's scale."""
-    stem, tuned, scale = _REPLICAS.get(data, _OWN_TEXT)
-    config = _experiment(stem)
+    scale, recipe = _REPLICAS.get(data, _OWN_TEXT)
+    config = _experiment(data if data in _REPLICAS else "text")
     if data not in _REPLICAS:
         config.data.dir = data
     config.model = base.get_config().model
     config.loss = base.get_config().loss
-    config.train.steps = round(config.train.steps / tuned)
+    config.update_from_flattened_dict(recipe)
+    config.train.steps = round(config.train.steps / scale)
     return config, scale
 
 

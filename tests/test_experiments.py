@@ -51,6 +51,7 @@ AS_WRITTEN = {
     "data.source_language": "en",
     "data.target_language": "de",
     "data.train_pairs": 0,
+    "data.digits": 9,
     "tokenizer.kind": "sentencepiece",
     "tokenizer.algorithm": "bpe",
     "tokenizer.vocab_size": 37_000,

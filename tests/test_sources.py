@@ -23,6 +23,7 @@ DATA = Data(
     validation="validation",
     test="test",
     train_pairs=0,
+    digits=9,
     max_length=100,
     prepared="",
 )
@@ -73,9 +74,15 @@ def test_every_magnitude_is_covered() -> None:
     assert all(sum(len(str(n)) == d for n in test) > 40 for d in range(3, 10))
 
 
-def test_a_walk_visits_every_number_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "_DIGITS", range(1, 5))
-    assert sorted(sources._all_numbers()) == list(range(10_000))
+def test_a_walk_visits_every_number_once() -> None:
+    assert sorted(sources._all_numbers(4)) == list(range(10_000))
+
+
+def test_short_numbers_fall_into_the_splits_of_all_numbers() -> None:
+    short = {split: set(numbers(digits=3).numbers(split)) for split in sources.SPLITS}
+    assert set.union(*short.values()) == set(range(1000))
+    for split, own in short.items():
+        assert {sources.number_split(n) for n in own} == {split}
 
 
 def test_language_that_num2words_lacks() -> None:
@@ -235,7 +242,7 @@ _TFDS = """
         values = dict(
             source="tfds", dir=sys.argv[1], name="tiny", source_language="en",
             target_language="de", train="train", validation="train[:2]", test="test",
-            train_pairs=0, max_length=9, prepared="",
+            train_pairs=0, digits=9, max_length=9, prepared="",
         )
         return sources.open_source(Data(**(values | changes)))
 

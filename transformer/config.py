@@ -32,6 +32,7 @@ class Data:
     validation: str
     test: str
     train_pairs: int  # use this many training pairs, 0 = all there are
+    digits: int  # numbers: of at most this many digits, up to 9
     max_length: int  # tokens a side, end mark included; longer pairs are left out
     prepared: str  # folder of the encoded corpus, "" = inside the workdir
 
@@ -166,7 +167,7 @@ _CHOICES = {
     "decode.length_penalty": ("gnmt", "power"),
 }
 _POSITIVE = (
-    "data.max_length batch.tokens batch.shapes batch.multiple model.layers "
+    "data.digits data.max_length batch.tokens batch.shapes batch.multiple model.layers "
     "model.d_model model.d_ff model.heads model.d_k model.d_v model.norm_epsilon "
     "model.max_positions loss.block optimizer.scale optimizer.warmup "
     "optimizer.epsilon optimizer.accumulation optimizer.nonfinite_limit train.steps "
@@ -218,6 +219,8 @@ def _check_together(config: Config) -> None:
     model, batch, data = config.model, config.batch, config.data
     if not 0 <= config.seed < 2**32:
         _fail("seed", "0 or more and less than 2^32", config.seed)
+    if data.digits > 9:
+        _fail("data.digits", "at most 9", data.digits)
     if model.positions.startswith("sinusoidal") and model.d_model % 2:
         _fail("model.d_model", "an even number for sinusoidal positions", model.d_model)
     if model.positions == "learned" and model.max_positions < data.max_length:

@@ -59,7 +59,7 @@ def open_source(data: config.Data) -> Source:
 # ---- numbers -------------------------------------------------------------------------
 
 _NUMBER_PAIRS = {"train": 40_000, "validation": 500, "test": 1_000}
-_DIGITS = range(1, 10)  # up to 999,999,999
+_DIGITS = range(1, 10)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Numbers:
         count = _NUMBER_PAIRS[split]
         if split == "train":
             count = self.data.train_pairs or count
-        own = (n for n in _all_numbers() if number_split(n) == split)
+        own = (n for n in _all_numbers(self.data.digits) if number_split(n) == split)
         return itertools.islice(own, count)
 
     def pairs(self, split: Split) -> Iterator[Pair]:
@@ -118,14 +118,14 @@ def number_split(number: int) -> Split:
     return {0: "validation", 1: "test"}.get(bucket, "train")  # type: ignore[return-value]
 
 
-def _all_numbers() -> Iterator[int]:
-    """Stream 0 .. 999,999,999 once each, one of every number of digits in turn.
+def _all_numbers(most: int) -> Iterator[int]:
+    """Stream all numbers of up to ``most`` digits, one of every length in turn.
 
     Within d digits the k-th is k * step mod size: a step of about the golden section
     spreads any first few evenly, and one coprime to the size visits every number.
     """
     walks = []
-    for digits in _DIGITS:
+    for digits in [d for d in _DIGITS if d <= most]:
         first = 10 ** (digits - 1) if digits > 1 else 0
         size = 10**digits - first
         step = round(size * 0.6180339887498949)
