@@ -101,6 +101,14 @@ def get_config(variant: str = "as_written") -> ConfigDict:
     config.decode.tokens = 4096
     config.decode.average = 5
 
+    config.parallel = ConfigDict()
+    config.parallel.data = -1
+    config.parallel.fsdp = 1
+    config.parallel.tensor = 1
+    config.parallel.how = "jit"
+    config.parallel.remat = "none"
+    config.parallel.scan = False
+
     if variant == "as_run":
         config.name = "base_as_run"
         config.model.positions = "sinusoidal_concat"

@@ -135,6 +135,18 @@ class Decode:
 
 
 @dataclasses.dataclass(frozen=True)
+class Parallel:
+    """Over which devices a run is spread; its numbers do not depend on it."""
+
+    data: int  # copies of the model, each with its rows of a batch; -1 = what is left
+    fsdp: int  # parts of parameters and moments, each with its rows of a batch
+    tensor: int  # parts of the heads, of d_ff and of the vocabulary
+    how: str  # "jit" or "pmap"
+    remat: str  # what the backward pass computes again: "none", "layers" or "dots"
+    scan: bool  # compile one layer of a stack instead of N
+
+
+@dataclasses.dataclass(frozen=True)
 class Config:
     """One run: everything that decides its numbers."""
 
@@ -149,6 +161,7 @@ class Config:
     optimizer: Optimizer
     train: Train
     decode: Decode
+    parallel: Parallel
 
 
 _CHOICES = {
@@ -165,13 +178,16 @@ _CHOICES = {
     "loss.smoothing_over": ("all", "others"),
     "optimizer.name": ("adam", "sgd"),
     "decode.length_penalty": ("gnmt", "power"),
+    "parallel.how": ("jit", "pmap"),
+    "parallel.remat": ("none", "layers", "dots"),
 }
 _POSITIVE = (
     "data.digits data.max_length batch.tokens batch.shapes batch.multiple model.layers "
     "model.d_model model.d_ff model.heads model.d_k model.d_v model.norm_epsilon "
     "model.max_positions loss.block optimizer.scale optimizer.warmup "
     "optimizer.epsilon optimizer.accumulation optimizer.nonfinite_limit train.steps "
-    "train.log_every train.keep decode.beam decode.tokens decode.average"
+    "train.log_every train.keep decode.beam decode.tokens decode.average parallel.fsdp "
+    "parallel.tensor"
 ).split()
 _NOT_NEGATIVE = (
     "data.train_pairs tokenizer.vocab_size model.vocab_size model.window "
