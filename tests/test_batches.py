@@ -289,6 +289,18 @@ def test_prefetch_gives_the_same_batches_in_order(tmp_path: pathlib.Path) -> Non
             np.testing.assert_array_equal(batch[side], expected[side])
 
 
+def test_wanted_rows_are_those_of_the_whole_batch(tmp_path: pathlib.Path) -> None:
+    corpus = store(tmp_path, random_lengths(203))
+    made = batches.Batches(corpus, Batch(tokens=320, shapes=3, multiple=4), 1)
+    assert made.figures.partly_empty
+    for step, batch in batches.prefetch(
+        made, 0, made.per_epoch, lambda height: np.arange(1, height, 2)
+    ):
+        whole = made.batch_at(step)
+        for side in ("source", "target"):
+            np.testing.assert_array_equal(batch[side], whole[side][1::2])
+
+
 MULTI30K = pathlib.Path(__file__).parents[2] / "shared" / "data" / "multi30k" / "bpe"
 
 

@@ -82,7 +82,8 @@ def test_version(capsys):
 
 def test_the_commands_of_the_plan_have_their_flags():
     flags = {n: {*c.required, *c.optional} for n, c in cli.COMMANDS.items()}
-    assert flags["train"] == {"config", "workdir"}
+    hosts = {"coordinator", "num_processes", "process_id"}
+    assert flags["train"] == {"config", "workdir"} | hosts
     assert flags["evaluate"] >= {"workdir", "split", "step", "average"}
     assert flags["translate"] >= {"workdir", "input", "output", "beam", "alpha"} | {
         "length_penalty",
@@ -195,9 +196,20 @@ def test_a_folder_without_a_run(capsys, tmp_path, name):
     assert text.endswith("run transformer train first")
 
 
+def test_processes_without_what_they_need(capsys, tmp_path, trained):
+    text = error(capsys, "train", BASE, f"--workdir={tmp_path}", "--num_processes=2")
+    assert "add --coordinator=HOST:PORT of process 0" in text
+    text = error(capsys, "translate", f"--workdir={trained}", "--coordinator=auto")
+    assert "expected --input with it, a file that every process can read" in text
+
+
 def test_a_damaged_config_json(capsys, trained):
     (trained / "config.json").write_text("{")
     assert "config.json: expected JSON" in error(
+        capsys, "evaluate", f"--workdir={trained}"
+    )
+    (trained / "config.json").write_text("[]")
+    assert "expected a group of keys" in error(
         capsys, "evaluate", f"--workdir={trained}"
     )
     (trained / "config.json").write_text("{}")
@@ -368,7 +380,8 @@ def test_params_prints_the_table(capsys, started):
     model = ["--config.model.vocab_size=40960", "--config.device=tpu"]
     assert cli.main(["params", BASE, *model]) == 0
     # Table 3's base model: 65.11 M; and no device was looked for.
-    assert capsys.readouterr().out.split()[-1] == "65,110,016" and not started
+    total = capsys.readouterr().out.split()[-3:]
+    assert total == ["total", "65,110,016", "260,440,064"] and not started
 
 
 # ---- as a process --------------------------------------------------------------------

@@ -109,6 +109,8 @@ def test_config_dict_and_mapping_resolve_to_the_same():
         ({"seed": -1}, "seed: expected 0 or more and less than 2^32, got -1"),
         ({"seed": 2**32}, "seed: expected 0 or more and less than 2^32"),
         ({"batch.tokens": 2047}, "batch.tokens: expected room for batch.multiple = 8"),
+        ({"parallel.data": 0}, "parallel.data: expected 1 or more, or -1 for what is"),
+        ({"parallel.how": "pmap", "parallel.fsdp": 2}, "parallel.how: expected jit"),
         ({"train.checkpoint_minutes": 0.0}, "train.checkpoint_every: expected steps"),
     ],
 )
@@ -121,6 +123,18 @@ def test_a_missing_key_is_named():
     del values["model"]["heads"]
     with pytest.raises(UserError, match="key model.heads is missing; set it"):
         config.resolve(values)
+
+
+def test_a_run_from_before_there_were_devices_can_be_read():
+    values = json.loads(config.to_json(base()))
+    assert config.resolve_saved(values) == base()
+    del values["parallel"]
+    assert config.resolve_saved(values) == base()  # what it did is today's default
+    with pytest.raises(UserError, match="key parallel is missing; set it"):
+        config.resolve(values)
+    del values["loss"]
+    with pytest.raises(UserError, match="key loss is missing; set it"):
+        config.resolve_saved(values)
 
 
 def test_what_is_just_allowed():
@@ -157,3 +171,10 @@ def test_no_difference():
 def test_a_config_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         base().seed = 1  # type: ignore[misc]
+
+
+def test_other_devices_make_no_other_run():
+    moved = base(**{"device": "cpu", "parallel.fsdp": 4, "parallel.remat": "dots"})
+    assert config.other_run(base(), moved) == []
+    other = base(**{"parallel.fsdp": 4, "seed": 1})
+    assert config.other_run(base(), other) == ["seed: 0 -> 1"]

@@ -20,7 +20,8 @@ FLOORS = [
     {"attention", "layers", "losses", "optimizer", "metrics", "flops"},
     {"model", "baselines"},
     {"data", "decode"},
-    {"paper", "plots", "records", "checkpoints", "parallel", "launchers"} | {"signals"},
+    {"paper", "plots", "records", "checkpoints", "parallel", "launchers"}
+    | {"hosts", "signals"},
     {"prepare", "train", "evaluate", "translate", "check"}
     | {"ablate", "bench", "visualize", "figures", "search_tree"},
     {"cli", "__main__"},

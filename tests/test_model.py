@@ -20,10 +20,10 @@ from transformer.model import (
     abstract_params,
     init_params,
     make_model,
-    parameter_table,
     search_variables,
     start_search,
 )
+from transformer.parallel import parameter_table
 
 SIZE = 11  # ids of both vocabularies
 SMALL: dict[str, Any] = {
@@ -133,13 +133,14 @@ def test_the_vocabularies_that_give_the_paper_s_big_model():
 
 def test_the_parameter_table_adds_up():
     settings = base(**{"model.vocab_size": 40_960})
-    *lines, total = parameter_table(settings).splitlines()
+    _, *lines, total = parameter_table(settings).splitlines()
     cells = [line.split() for line in lines]
-    assert all(dtype == "float32" for *_, dtype in cells)
-    sizes = {name: int(size.replace(",", "")) for name, _, size, _ in cells}
+    assert all(cell[3:5] == ["float32", "whole"] for cell in cells)
+    sizes = {name: int(size.replace(",", "")) for name, _, size, *_ in cells}
     for name, shape, *_ in cells:
         assert math.prod(map(int, shape.split("x"))) == sizes[name]
-    assert total.split() == ["total", f"{sum(sizes.values()):,}"]
+    every = sum(sizes.values())
+    assert total.split() == ["total", f"{every:,}", f"{4 * every:,}"]
     assert sizes["source_embedding"] == 40_960 * 512
 
 

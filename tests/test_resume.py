@@ -97,7 +97,7 @@ def compiled_once(tmp_path_factory):
         patch.setattr(
             train,
             "make_train_step",
-            lambda settings, model: kept.setdefault(model, make(settings, model)),
+            lambda *given: kept.setdefault(given[1], make(*given)),
         )
         patch.setattr(train, "evaluate", lambda workdir, say: workdir / "results.json")
         patch.setattr(parallel, "start", lambda device: f"devices: {device}")
@@ -261,6 +261,17 @@ def test_another_configuration_is_refused_with_the_difference(
     assert "model.heads: 2 -> 4; optimizer.scale: 1.0 -> 2.5;" in line
     assert files_of(unbroken) == before
     assert cli.main(command(settings, unbroken)) == 0  # the flags are those of settings
+
+
+def test_other_devices_are_no_other_configuration(settings, tmp_path):
+    stop(settings, tmp_path, 5)
+    spread = dataclasses.replace(settings.parallel, data=1)
+    moved = dataclasses.replace(settings, device="cpu", parallel=spread)
+    train.adopt_config(moved, tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert config.resolve(saved) == moved
+    with pytest.raises(UserError, match="got seed: 0 -> 1; choose another workdir"):
+        train.adopt_config(dataclasses.replace(moved, seed=1), tmp_path)
 
 
 def test_a_run_that_never_began_can_be_mended(settings, tmp_path):

@@ -329,8 +329,8 @@ _MAKE = train.make_train_step
 _KEPT: dict[Any, Any] = {}
 
 
-def kept_train_step(settings, model):
-    return _KEPT.setdefault(model, _MAKE(settings, model))
+def kept_train_step(settings, model, mesh):
+    return _KEPT.setdefault(model, _MAKE(settings, model, mesh))
 
 
 class Run(NamedTuple):

@@ -181,8 +181,8 @@ def _check_workdir(run: Run) -> None:
     begun += run.workdir.glob("checkpoints/*/digests.json")
     if not (begun and path.exists()):
         return
-    old = config.resolve(json.loads(path.read_bytes()))
-    changes = config.difference(old, run.settings)
+    old = config.resolve_saved(json.loads(path.read_bytes()))
+    changes = config.other_run(old, run.settings)
     if changes:
         raise UserError(
             f"{run.workdir} belongs to another configuration; expected the same, got "

@@ -22,6 +22,7 @@ import jax
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
+from transformer import hosts
 from transformer.config import UserError
 
 _DIGESTS = "digests.json"
@@ -56,9 +57,10 @@ class Checkpoints:
     def __enter__(self) -> Checkpoints:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, failure: object, *_: object) -> None:
         try:
-            self.wait()
+            if failure is None:
+                self.wait()
         finally:
             self._worker.shutdown()
 
@@ -92,7 +94,9 @@ class Checkpoints:
             checkpoint of an interrupted run, which an unbroken one would not have.
         """
         self.wait()
-        self._remove_unless(lambda other: other < step)
+        if hosts.first():
+            self._remove_unless(lambda other: other < step)
+            self.folder.mkdir(parents=True, exist_ok=True)
         ranked = metric is not None and math.isfinite(metric)
         record = {
             "metadata": metadata,
@@ -100,7 +104,6 @@ class Checkpoints:
             "temporary": temporary,
             "arrays": _describe(tree),
         }
-        self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / str(step)
         response = ocp.save_async(path, tree, custom_metadata=record)
         self._pending = self._worker.submit(self._finish, path, response)
@@ -110,6 +113,7 @@ class Checkpoints:
         if self._pending is not None:
             pending, self._pending = self._pending, None
             pending.result()
+            hosts.meet("checkpoint")  # what the first process has added and removed
 
     def restore(
         self, abstract: Any, step: int | None = None
@@ -168,6 +172,8 @@ class Checkpoints:
 
     def _finish(self, path: Path, response: ocp.AsyncResponse[None]) -> None:
         response.result()
+        if not hosts.first():
+            return
         scratch = path / f"{_DIGESTS}.partial"
         scratch.write_text(json.dumps(_digests(path), indent=1))
         os.replace(scratch, path / _DIGESTS)
@@ -225,10 +231,12 @@ def average(folder: Path, steps: Sequence[int], abstract: Any) -> Any:
             _, tree, _ = checkpoints.restore({"params": abstract}, step)
             for sum_, leaf in zip(total, jax.tree.leaves(tree), strict=True):
                 sum_ += np.asarray(leaf, np.float64)
-    means = [
-        jax.device_put((leaf / len(steps)).astype(like.dtype), like.sharding)
-        for leaf, like in zip(total, wanted, strict=True)
-    ]
+    means = []
+    for sum_, like in zip(total, wanted, strict=True):
+        mean = (sum_ / len(steps)).astype(like.dtype)
+        means.append(
+            jax.make_array_from_callback(mean.shape, like.sharding, mean.__getitem__)
+        )
     return jax.tree.unflatten(structure, means)
 
 

@@ -84,6 +84,12 @@ def _switch(help_: str) -> Flag:
 _TABLE3 = "experiments/table3.py"
 
 FLAGS = {
+    "coordinator": _text(
+        "HOST:PORT of the first of several processes, or auto to be told by Slurm, "
+        "Open MPI, Kubernetes or a TPU pod (default: one process alone)"
+    ),
+    "num_processes": _count("processes of the run, with --coordinator=HOST:PORT"),
+    "process_id": _count("which of them this is, from 0", least=0),
     "config": _text("FILE.py or FILE.py:VARIANT; change a key by --config.KEY=VALUE"),
     "workdir": _text("folder of the run"),
     "split": _choice("pairs to evaluate on", ["test", "validation"], "test"),
@@ -175,26 +181,34 @@ FLAGS = {
 def _train(values: flags.FlagValues) -> int:
     settings = config.resolve(values.config)
     workdir = _writable(Path(values.workdir))
-    _start(settings.device)
-    from transformer.train import train
+    with _started(settings.device, values):
+        from transformer.train import train
 
-    train(settings, workdir)
+        train(settings, workdir)
     return 0
 
 
 def _evaluate(values: flags.FlagValues) -> int:
     workdir = _trained(Path(values.workdir))
-    _start(values.device)
-    from transformer.evaluate import evaluate
+    with _started(values.device, values):
+        from transformer.evaluate import evaluate
 
-    evaluate(workdir, split=values.split, step=values.step, average=values.average)
+        evaluate(workdir, split=values.split, step=values.step, average=values.average)
     return 0
 
 
 def _translate(values: flags.FlagValues) -> int:
     workdir = _trained(Path(values.workdir))
-    with _reading(values.input) as source, _writing(values.output) as output:
-        _start(values.device)
+    if values.coordinator is not None and values.input is None:
+        raise UserError(
+            "--coordinator: expected --input with it, a file that every process can "
+            "read; add it"
+        )
+    with (
+        _reading(values.input) as source,
+        _writing(values.output) as output,
+        _started(values.device, values),
+    ):
         from transformer.translate import translate_stream
 
         translate_stream(
@@ -243,7 +257,7 @@ def _average(values: flags.FlagValues) -> int:
 
 def _params(values: flags.FlagValues) -> int:
     settings = config.resolve(values.config)
-    from transformer.model import parameter_table
+    from transformer.parallel import parameter_table
 
     print(parameter_table(settings))
     return 0
@@ -539,17 +553,20 @@ def _form(path: str | None, forms: Sequence[str]) -> str:
     return form
 
 
+_HOSTS = ("coordinator", "num_processes", "process_id")
+
 COMMANDS = {
     "train": Command(
         _train,
         "train a model, or go on with a run that was stopped",
         ("config", "workdir"),
+        _HOSTS,
     ),
     "evaluate": Command(
         _evaluate,
         "measure perplexity and BLEU of a trained model",
         ("workdir",),
-        ("split", "step", "average", "device"),
+        ("split", "step", "average", "device", *_HOSTS),
     ),
     "translate": Command(
         _translate,
@@ -557,7 +574,7 @@ COMMANDS = {
         ("workdir",),
         ("input", "output", "step", "device", "beam", "alpha", "length_penalty")
         + ("n_best", "sample", "temperature", "top_k", "top_p", "seed", "scores")
-        + ("alignments", "layer"),
+        + ("alignments", "layer", *_HOSTS),
     ),
     "score": Command(
         _score,
@@ -671,6 +688,8 @@ def run() -> None:
     code = main(sys.argv[1:])
     if code == 141:  # nobody reads what Python would flush at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if "transformer.hosts" in sys.modules:
+        sys.modules["transformer.hosts"].leave(code)
     sys.exit(code)
 
 
@@ -907,6 +926,17 @@ def _start(device: str) -> None:
     print(start(device), file=sys.stderr)
 
 
+@contextlib.contextmanager
+def _started(device: str, values: flags.FlagValues) -> Iterator[None]:
+    """Start as one of the processes of a run."""
+    from transformer import hosts
+
+    hosts.join(values.coordinator, values.num_processes, values.process_id)
+    _start(device)
+    with hosts.dependent():
+        yield
+
+
 def _writable(workdir: Path) -> Path:
     try:
         workdir.mkdir(parents=True, exist_ok=True)
@@ -921,7 +951,7 @@ def _writable(workdir: Path) -> Path:
 
 def _trained(workdir: Path) -> Path:
     try:
-        config.resolve(json.loads((workdir / "config.json").read_bytes()))
+        config.resolve_saved(json.loads((workdir / "config.json").read_bytes()))
     except OSError:
         raise UserError(
             f"--workdir: expected the folder of a training run, got {workdir}, which "

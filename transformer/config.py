@@ -231,6 +231,30 @@ def resolve(values: Mapping[str, Any]) -> Config:
     return config
 
 
+# Groups of keys that runs of earlier versions lack, with what they did.
+_EARLIER = {
+    "parallel": {
+        "data": -1,
+        "fsdp": 1,
+        "tensor": 1,
+        "how": "jit",
+        "remat": "none",
+        "scan": False,
+    }
+}
+
+
+def resolve_saved(values: Mapping[str, Any]) -> Config:
+    """Make a ``Config`` from the values of config.json, which may be of an old run.
+
+    Args:
+      values: as for ``resolve``, but that a group that is newer than the run is absent.
+    """
+    if isinstance(values, Mapping):
+        values = {**_EARLIER, **values}
+    return resolve(values)
+
+
 def _check_together(config: Config) -> None:
     model, batch, data = config.model, config.batch, config.data
     if not 0 <= config.seed < 2**32:
@@ -253,6 +277,12 @@ def _check_together(config: Config) -> None:
             f"{data.max_length} tokens, {batch.multiple * data.max_length} or more"
         )
         _fail("batch.tokens", expected, batch.tokens)
+    spread = config.parallel
+    if spread.data != -1 and spread.data < 1:
+        _fail("parallel.data", "1 or more, or -1 for what is left", spread.data)
+    if spread.how == "pmap" and (spread.fsdp, spread.tensor) != (1, 1):
+        got = f"{spread.fsdp} and {spread.tensor}"
+        _fail("parallel.how", "jit where parallel.fsdp or tensor is not 1", got)
     if not (config.train.checkpoint_every or config.train.checkpoint_minutes):
         _fail("train.checkpoint_every", "steps, or checkpoint_minutes, above 0", 0)
 
@@ -314,3 +344,10 @@ def difference(old: Config, new: Config) -> list[str]:
     """Return one line per key whose value differs, ``"model.heads: 8 -> 4"``."""
     a, b = flatten(old), flatten(new)
     return [f"{k}: {a[k]!r} -> {b[k]!r}" for k in a if a[k] != b[k]]
+
+
+def other_run(old: Config, new: Config) -> list[str]:
+    """Return ``difference``, but for where a run is computed: that it may change."""
+    return difference(
+        dataclasses.replace(old, device=new.device, parallel=new.parallel), new
+    )

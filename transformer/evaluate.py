@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
-from transformer import checkpoints, losses
+from transformer import checkpoints, hosts, losses, parallel
 from transformer.checkpoints import Checkpoints
 from transformer.config import Config, UserError
 from transformer.data.batches import Corpus, in_order
@@ -55,10 +57,11 @@ def evaluate(
     Returns:
       The path of results.json.
     """
+    say = hosts.once(say)
     settings, _ = open_run(workdir)
     prepared = prepare(settings, workdir)
     with Checkpoints(workdir / "checkpoints", settings.train.keep, say) as saved:
-        abstract = abstract_params(model_of(settings, prepared.vocabulary))
+        abstract = _abstract(settings, prepared)
         last, tree, _ = saved.restore({"params": abstract}, step)
     models = {"last": tree["params"]}
     averaged = steps_to_average(workdir, settings, average, last)
@@ -89,7 +92,9 @@ def evaluate(
     ]
     _show_samples(results["sentences"], list(translations)[-1], say)
     path = workdir / "results.json"
-    write_json(path, results)
+    if hosts.first():
+        write_json(path, results)
+    hosts.meet("results")
     say(f"results: {path}")
     return path
 
@@ -100,7 +105,13 @@ def _measure(
     sources: Sequence[str],
     references: Sequence[str],
 ) -> tuple[dict[str, Any], list[str]]:
-    sums = corpus_sums(translator.settings, translator.model, translator.params, corpus)
+    sums = corpus_sums(
+        translator.settings,
+        translator.model,
+        translator.params,
+        corpus,
+        translator.mesh,
+    )
     start = time.monotonic()
     lines = translator.translate(sources)
     seconds = time.monotonic() - start
@@ -146,21 +157,44 @@ def batch_sums(
 
 
 def corpus_sums(
-    settings: Config, model: Transformer, params: Any, corpus: Corpus
+    settings: Config,
+    model: Transformer,
+    params: Any,
+    corpus: Corpus,
+    mesh: Mesh | None = None,
 ) -> dict[str, float]:
-    """Return ``losses.Sums`` over a corpus, every pair once, added up in float64."""
+    """Return ``losses.Sums`` over a corpus, every pair once, added up in float64.
+
+    Args:
+      settings: the configuration of the run.
+      model: made from it.
+      params: its parameters.
+      corpus: the pairs.
+      mesh: of the devices, each of which takes batches of ``decode.tokens``; None = one
+        device.
+    """
     lengths = np.maximum(corpus.source.lengths, corpus.target.lengths)
+    parts = parallel.row_parts(mesh.shape) if mesh else 1
     total = np.zeros(4)
-    for group in in_order(lengths, settings.decode.tokens):
+    for group in in_order(lengths, settings.decode.tokens * parts, parts):
         batch = {
             "source": group.padded(corpus.source),
             "target": group.padded(corpus.target),
         }
-        total += np.array(jax.device_get(_sums(settings, model, params, batch)))
+        total += np.array(jax.device_get(_sums(settings, model, mesh, params, batch)))
     return dict(zip(losses.Sums._fields, total.tolist(), strict=True))
 
 
-_sums = jax.jit(batch_sums, static_argnums=(0, 1))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _sums(settings, model, mesh, params, batch) -> losses.Sums:
+    axes = parallel.row_axes(mesh)
+
+    def add(params, batch):
+        whole = parallel.gather(params, axes)
+        return parallel.total(batch_sums(settings, model, whole, batch), axes)
+
+    cut = parallel.cut(params)
+    return parallel.over_rows(mesh, add, cut, parallel.WHOLE)(params, batch)
 
 
 def _report(name, steps, split, measured, say) -> None:
@@ -242,8 +276,9 @@ def save_average(
             f"warning: the averaged checkpoints are not equally far apart "
             f"({', '.join(map(str, steps))})"
         )
-    abstract = abstract_params(model_of(settings, prepared.vocabulary))
-    params = checkpoints.average(workdir / "checkpoints", steps, abstract)
+    params = checkpoints.average(
+        workdir / "checkpoints", steps, _abstract(settings, prepared)
+    )
     checkpoints.save_inference(
         workdir / "averaged",
         steps[-1],
@@ -255,3 +290,9 @@ def save_average(
         },
     )
     return params
+
+
+def _abstract(settings: Config, prepared: Prepared) -> Any:
+    """Return the parameters to restore, a copy on each device."""
+    model = model_of(settings, prepared.vocabulary)
+    return parallel.copied(abstract_params(model))

@@ -585,28 +585,3 @@ def configured_vocabulary(settings: config.Config) -> int:
             "both; set --config.model.vocab_size=ROWS"
         )
     return size
-
-
-def parameter_table(settings: config.Config) -> str:
-    """Describe every parameter of a configuration without making any.
-
-    Returns:
-      Lines of name, shape, count and dtype, and the total.
-
-    Raises:
-      UserError: as ``configured_vocabulary``.
-    """
-    size = configured_vocabulary(settings)
-    tree = abstract_params(make_model(settings.model, size, size))
-    leaves = [
-        (jax.tree_util.keystr(path, simple=True, separator="."), leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-    ]
-    width = max(len(name) for name, _ in leaves)
-    lines = [
-        f"{name:{width}}  {'x'.join(map(str, leaf.shape)):>12}  {leaf.size:>12,}  "
-        f"{leaf.dtype}"
-        for name, leaf in leaves
-    ]
-    total = sum(leaf.size for _, leaf in leaves)
-    return "\n".join([*lines, f"{'total':{width}}  {'':>12}  {total:>12,}"])

@@ -11,9 +11,11 @@ import json
 import os
 import pathlib
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from transformer import hosts
 from transformer.config import Config, UserError, flatten
 from transformer.data import batches, sources, tokenizers
 
@@ -79,7 +81,10 @@ def prepare(
                 f"{folder}: expected a prepared corpus or nothing, found a folder "
                 f"without {_MANIFEST}; remove it or set data.prepared"
             )
-        _make(config, folder, say)
+        if hosts.first():
+            _make(config, folder, say)
+        while not (folder / _MANIFEST).is_file():
+            time.sleep(1)  # the first process makes it, which may take hours
         return _open(folder)
     prepared = _open(folder)
     _check_config(config, prepared)

@@ -148,6 +148,28 @@ class Records:
         return str(datetime.timedelta(seconds=round(remaining)))
 
 
+class NoRecords(Records):
+    """The records of a process that is not the first of its run: nothing."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __enter__(self) -> NoRecords:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def log(self, step, values, timing=None) -> None:
+        pass
+
+    def show(self, step, loss, tokens_per_second) -> None:
+        pass
+
+    def say(self, text: str) -> None:
+        pass
+
+
 def _bar(total_steps: int, step: int) -> Any:
     from rich import progress
     from rich.console import Console

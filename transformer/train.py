@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,8 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh, NamedSharding
 
-from transformer import config, layers, losses, optimizer
+from transformer import config, hosts, layers, losses, optimizer, parallel
 from transformer.checkpoints import Checkpoints
 from transformer.config import Config, UserError
 from transformer.data import batches
@@ -23,7 +25,7 @@ from transformer.data.tokenizers import PAD
 from transformer.evaluate import announce, batch_sums, corpus_sums, evaluate
 from transformer.model import Transformer, init_params
 from transformer.prepare import prepare
-from transformer.records import Records, write_json, write_run_record
+from transformer.records import NoRecords, Records, write_json, write_run_record
 from transformer.signals import handled
 from transformer.translate import model_of
 
@@ -61,34 +63,57 @@ def gradients(
     params: Any,
     batch: Batch,
     key: layers.Key | None,
+    axes: Sequence[str] = (),
 ) -> tuple[Any, losses.Sums]:
     """Differentiate the mean loss of a batch, in ``optimizer.accumulation`` parts.
 
     The sums of the parts are divided once, by the weight of the whole batch: the result
     is that of the batch in one piece.
 
+    Args:
+      settings: the configuration of the run.
+      model: made from it.
+      params: its parameters; on several devices this one's parts.
+      batch: on several devices this one's rows.
+      key: dropout key of the step, None for none.
+      axes: of the mesh, that this function is mapped over; see ``parallel.over_rows``.
+
     Returns:
-      The gradient of (sum of losses) / (sum of weights), and the sums.
+      The gradient of (sum of losses) / (sum of weights), cut like the parameters, and
+      the sums, both of the global batch.
     """
-    weight = jnp.maximum((batch["target"] != PAD).sum(), 1).astype(jnp.float32)
+    rows = batch["target"].shape[0]
+    if isinstance(key, layers.HashKey):
+        key = _from_row(key, parallel.first_row(rows, axes))
+    tokens = parallel.total((batch["target"] != PAD).sum(), axes)
+    weight = jnp.maximum(tokens, 1).astype(jnp.float32)
 
     def part_gradients(part: Batch, part_key: layers.Key | None):
         def loss(p):
-            sums = batch_sums(settings, model, p, part, part_key)
+            whole = parallel.gather(p, axes)
+            sums = batch_sums(settings, model, whole, part, part_key)
             return sums.loss / weight, sums
 
+        loss = parallel.gathering_again(loss, axes)
         return jax.grad(loss, has_aux=True)(params)
 
     parts = settings.optimizer.accumulation
     if parts == 1:
-        return part_gradients(batch, key)
+        grads, sums = part_gradients(batch, key)
+    else:
+        grads, sums = _accumulated(part_gradients, params, batch, key, parts)
+    return parallel.add_gradients(grads, axes), parallel.total(sums, axes)
+
+
+def _accumulated(part_gradients, params, batch, key, parts):
+    """Add up the results of ``part_gradients`` for equal parts of a batch."""
     rows = batch["target"].shape[0] // parts
 
     def add(total, xs):
         index, part = xs
         part_key: layers.Key | None
         if isinstance(key, layers.HashKey):
-            part_key = key._replace(row=key.row + (index * rows).astype(jnp.uint32))
+            part_key = _from_row(key, index * rows)
         else:
             part_key = layers.fold_in(key, index)
         return jax.tree.map(jnp.add, total, part_gradients(part, part_key)), None
@@ -101,14 +126,20 @@ def gradients(
     return jax.lax.scan(add, zeros, split)[0]
 
 
+def _from_row(key: layers.HashKey, row: jax.Array | int) -> layers.HashKey:
+    """Return the key of a part of the rows of a key, by the part's first row."""
+    return key._replace(row=key.row + jnp.asarray(row, jnp.uint32))
+
+
 def make_train_step(
-    settings: Config, model: Transformer
+    settings: Config, model: Transformer, mesh: Mesh | None = None
 ) -> Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]:
     """Return the pure function that makes one update (section 5).
 
     Args:
       settings: the configuration of the run.
       model: made from it.
+      mesh: of the devices that it is spread over, None = one device.
 
     Returns:
       ``train_step(state, batch) -> (state, metrics)``; metrics are scalars: loss and
@@ -117,10 +148,21 @@ def make_train_step(
       and in a row.
     """
     rule = optimizer.make_optimizer(settings.optimizer, settings.model.d_model)
+    # pmap maps the whole step over devices, jit the gradients alone.
+    pmapped = parallel.PMAPPED if settings.parallel.how == "pmap" and mesh else ()
+    axes = pmapped or parallel.row_axes(mesh)
+    differentiate = functools.partial(gradients, settings, model, axes=axes)
+
+    def count(ids: jax.Array) -> jax.Array:
+        return parallel.total((ids != PAD).sum(), pmapped)
 
     def train_step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
         key = dropout_key(settings.model.dropout_bits, state.key, state.step)
-        grads, sums = gradients(settings, model, state.params, batch, key)
+        cut = parallel.cut(state.params)
+        mapped = parallel.over_rows(
+            None if pmapped else mesh, differentiate, cut, (cut, parallel.WHOLE)
+        )
+        grads, sums = mapped(state.params, batch, key=key)
         updates, opt_state = rule.update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         weight = jnp.maximum(sums.weight, 1.0)
@@ -138,14 +180,39 @@ def make_train_step(
                 settings.optimizer.warmup,
                 settings.optimizer.scale,
             ),
-            "source_tokens": (batch["source"] != PAD).sum(),
-            "target_tokens": (batch["target"] != PAD).sum(),
+            "source_tokens": count(batch["source"]),
+            "target_tokens": count(batch["target"]),
             "skipped": opt_state.total_notfinite,
             "skipped_in_a_row": opt_state.notfinite_count,
         }
         return State(state.step + 1, params, opt_state, state.key), metrics
 
     return train_step
+
+
+def compile_step(
+    settings: Config, model: Transformer, mesh: Mesh, abstract: State
+) -> Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]:
+    """Compile the train step for the devices of a mesh, each shape of batch once.
+
+    Args:
+      settings: the configuration of the run.
+      model: made from it.
+      mesh: of the devices, see ``parallel.make_mesh``.
+      abstract: the shapes of the state.
+
+    Returns:
+      The step of ``make_train_step`` for global arrays; the state, which lies on the
+      mesh as ``parallel.shardings`` has it, is donated.
+    """
+    step = make_train_step(settings, model, mesh)
+    if settings.parallel.how == "pmap":
+        return parallel.pmapped(step, mesh)
+    state = parallel.shardings(mesh, abstract)
+    rows, whole = (NamedSharding(mesh, x) for x in (parallel.BY_ROWS, parallel.WHOLE))
+    return jax.jit(
+        step, in_shardings=(state, rows), out_shardings=(state, whole), donate_argnums=0
+    )
 
 
 # --------------------------------------------------------------------------- the loop
@@ -172,13 +239,16 @@ def train(
       UserError: if the workdir belongs to another configuration, the data cannot be
         used, or ``optimizer.nonfinite_limit`` steps in a row were not finite.
     """
+    say = hosts.once(say)
+    mesh = parallel.make_mesh(settings.parallel, jax.devices())
+    parallel.check(settings, mesh.shape)
     adopt_config(settings, workdir)
     try:
         with handled([signal.SIGTERM], _terminate):
             prepared = prepare(settings, workdir, say)
         plan = batches.Batches(prepared.corpora["train"], settings.batch, settings.seed)
-        _introduce(settings, plan, say)
-        if not _run(settings, workdir, prepared, plan, say):
+        _introduce(settings, mesh, plan, say)
+        if not _run(settings, workdir, mesh, prepared, plan, say):
             return None
         with handled([signal.SIGTERM], _terminate):
             return evaluate(workdir, say=say)
@@ -190,6 +260,7 @@ def train(
 def adopt_config(settings: Config, workdir: Path) -> None:
     """Write config.json, or check that it holds the same where checkpoints are.
 
+    A run may go on on other devices: ``device`` and ``parallel`` may change.
     Before the first checkpoint there is nothing that another configuration could spoil:
     a run that failed on its data, say, can be mended in the same workdir.
     """
@@ -197,19 +268,19 @@ def adopt_config(settings: Config, workdir: Path) -> None:
     with Checkpoints(workdir / "checkpoints", settings.train.keep) as checkpoints:
         begun = bool(checkpoints.steps())
     if begun and path.exists():
-        old = config.resolve(json.loads(path.read_bytes()))
-        changes = config.difference(old, settings)
+        old = config.resolve_saved(json.loads(path.read_bytes()))
+        changes = config.other_run(old, settings)
         if changes:
             raise UserError(
                 f"{workdir} belongs to another configuration; expected the same, got "
                 f"{'; '.join(changes)}; choose another workdir or change it back"
             )
-    else:
+    if hosts.first():
         write_json(path, dataclasses.asdict(settings))
 
 
 def _introduce(
-    settings: Config, plan: batches.Batches, say: Callable[[str], None]
+    settings: Config, mesh: Mesh, plan: batches.Batches, say: Callable[[str], None]
 ) -> None:
     figures, rule = plan.figures, settings.optimizer
     peak = optimizer.learning_rate(
@@ -222,30 +293,37 @@ def _introduce(
         f"{figures.padding:.1%} padding"
     )
     say(f"learning rate: at most {float(peak):.3g}, at step {rule.warmup:,}")
+    if mesh.size > 1:
+        axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
+        say(f"spread over {mesh.size} devices: {axes}, by {settings.parallel.how}")
 
 
-def _run(settings, workdir, prepared, plan, say) -> bool:
+def _run(settings, workdir, mesh, prepared, plan, say) -> bool:
     """Train from the last checkpoint to the last step; False if stopped before."""
     total, wishes = settings.train.steps, settings.train
     vocabulary, validation = prepared.vocabulary, prepared.corpora["validation"]
     model = model_of(settings, vocabulary)
-    train_step = jax.jit(make_train_step(settings, model), donate_argnums=0)
+    draw = functools.partial(init_state, settings, model)
+    abstract = parallel.placed(mesh, jax.eval_shape(draw))
+    parallel.check_divides(mesh.shape, abstract.params)
+    train_step = compile_step(settings, model, mesh, abstract)
     with (
         _Signals() as signals,
         Checkpoints(workdir / "checkpoints", wishes.keep, say) as checkpoints,
     ):
-        state, seen = _start(settings, model, vocabulary.digest, checkpoints, say)
+        state, seen = _start(draw, abstract, vocabulary.digest, checkpoints, say)
         first = done = int(state.step)
 
         def record(ended=False):
-            write_run_record(
-                workdir,
-                settings,
-                vocabulary.digest,
-                prepared.checksums,
-                seen,
-                ended,
-            )
+            if hosts.first():
+                write_run_record(
+                    workdir,
+                    settings,
+                    vocabulary.digest,
+                    prepared.checksums,
+                    seen,
+                    ended,
+                )
 
         def save(step, metric, temporary=False):
             metadata = {
@@ -258,10 +336,15 @@ def _run(settings, workdir, prepared, plan, say) -> bool:
             record()
 
         record()
-        with Records(workdir, total, done, say) as records:
+        records = Records(workdir, total, done, say) if hosts.first() else NoRecords()
+        rows = functools.partial(parallel.local_rows, mesh)
+        clocks, stops = hosts.Votes(mesh), hosts.Votes(mesh)
+        with records:
             meter = _Meter(settings, records)
             saved, saved_step = time.monotonic(), done
-            for step, batch in batches.prefetch(plan, done, total):
+            stop = False
+            for step, batch in batches.prefetch(plan, done, total, rows):
+                batch = parallel.place_rows(mesh, batch)
                 state, metrics = train_step(state, batch)
                 # The numbers of the step before are read while this one is computed.
                 seen += meter.read()
@@ -270,22 +353,24 @@ def _run(settings, workdir, prepared, plan, say) -> bool:
                 if step == first:  # seen at once, not after the next shape's compiling
                     seen += meter.read()
                 by_step = _due(done, wishes.checkpoint_every) or done == total
-                by_time = _minutes_passed(saved, wishes.checkpoint_minutes)
+                by_time = clocks.cast(_minutes_passed(saved, wishes.checkpoint_minutes))
                 planned = by_step or _due(done, wishes.evaluate_every)
                 if planned or by_time:
                     seen += meter.read()
-                    sums = corpus_sums(settings, model, state.params, validation)
+                    sums = corpus_sums(settings, model, state.params, validation, mesh)
                     nll = sums["nll"] / sums["weight"]
                     if planned:  # what the clock decides has no place among metrics
                         meter.validated(done, nll)
                     if by_step or by_time:
                         save(done, nll)
                         saved, saved_step = time.monotonic(), done
+                        clocks.discard()
                     meter.restart()
-                if signals.received:
-                    seen += meter.read()
+                stop = stops.cast(bool(signals.received))
+                if stop:
                     break
-            if signals.received:
+            if stop or stops.cast(bool(signals.received)):
+                seen += meter.read()
                 if saved_step != done:  # one that is kept must not become temporary
                     save(done, None, temporary=True)
                 checkpoints.wait()
@@ -298,18 +383,17 @@ def _run(settings, workdir, prepared, plan, say) -> bool:
 
 
 def _start(
-    settings: Config,
-    model: Transformer,
+    draw: Callable[[], State],
+    abstract: State,
     vocabulary: str,
     checkpoints: Checkpoints,
     say: Callable[[str], None],
 ) -> tuple[State, int]:
     """Return the state to go on from and the target tokens seen so far."""
     if not checkpoints.steps():
-        # Placed like a restored state, so that both run the same compiled programs.
-        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        return jax.jit(lambda: init_state(settings, model), out_shardings=here)(), 0
-    abstract = jax.eval_shape(lambda: init_state(settings, model))
+        # Each device draws what it holds, placed like a restored state.
+        places = jax.tree.map(lambda x: x.sharding, abstract)
+        return jax.jit(draw, out_shardings=places)(), 0
     step, tree, metadata = checkpoints.restore(abstract._asdict())
     if metadata["vocabulary"] != vocabulary:
         raise UserError(

@@ -14,8 +14,9 @@ from typing import Any, TextIO
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding
 
-from transformer import config, decode
+from transformer import config, decode, hosts, parallel
 from transformer.checkpoints import Checkpoints
 from transformer.config import Config, UserError
 from transformer.data.batches import Group, in_order
@@ -100,7 +101,8 @@ class Translator:
       settings: the configuration of the run.
       vocabulary: both tokenizers.
       model: the Transformer.
-      params: its parameters.
+      params: its parameters, a copy on each device.
+      mesh: of the devices, each of which takes its own sentences.
     """
 
     def __init__(
@@ -109,16 +111,32 @@ class Translator:
         vocabulary: Vocabulary,
         params: Any,
         warn: Callable[[str], None] = complain,
+        devices: Sequence[jax.Device] | None = None,
     ) -> None:
+        """Put a model on devices.
+
+        Args:
+          settings: the configuration of the run.
+          vocabulary: both tokenizers.
+          params: parameters of ``model_of(settings, vocabulary)``.
+          warn: is told of lines that are longer than any in training.
+          devices: that translate, None = all there are.
+        """
         self.settings = settings
         self.vocabulary = vocabulary
         self.model = model_of(settings, vocabulary)
-        self.params = params
+        self.mesh = parallel.copies(devices or jax.devices())
+        self.params = jax.device_put(params, NamedSharding(self.mesh, parallel.WHOLE))
         self._warn = warn
 
     @functools.cached_property
     def _variables(self) -> Any:
         return jax.jit(search_variables, static_argnums=0)(self.model, self.params)
+
+    def _spread(self, rows: np.ndarray) -> jax.Array:
+        """Give each device its part of the rows."""
+        place = NamedSharding(self.mesh, parallel.BY_ROWS)
+        return jax.make_array_from_callback(rows.shape, place, rows.__getitem__)
 
     def search(self, **changes: Any) -> Search:
         """Return the configured search with some settings changed, None = unchanged."""
@@ -190,14 +208,12 @@ class Translator:
             max(len(s), len(t)) for s, t in zip(source_ids, target_ids, strict=True)
         ]
         results = [0.0] * len(sources)
-        for group in _fitted(in_order(lengths, _LOGIT_SLOTS)):
-            totals = _log_probabilities(
-                self.model,
-                self.params,
-                group.padded(source_ids),
-                group.padded(target_ids),
-            )
-            for row, total in zip(group.rows, totals.tolist(), strict=False):
+        for group in self._fitted(lengths, _LOGIT_SLOTS):
+            ids = (group.padded(side) for side in (source_ids, target_ids))
+            spread = map(self._spread, ids)
+            totals = _log_probabilities(self.model, self.params, *spread)
+            found = hosts.fetch(totals).tolist()
+            for row, total in zip(group.rows, found, strict=False):
                 results[row] = total
         return results
 
@@ -206,8 +222,9 @@ class Translator:
         ids = self.source_ids(lines)
         results: list[np.ndarray] = [np.empty(0)] * len(lines)
         for group in self.groups([len(sequence) for sequence in ids]):
-            memory = _encode(self.model, self.params, group.padded(ids))
-            for row, states in zip(group.rows, np.asarray(memory), strict=False):
+            source = self._spread(group.padded(ids))
+            memory = hosts.fetch(_encode(self.model, self.params, source))
+            for row, states in zip(group.rows, memory, strict=False):
                 results[row] = states[: len(ids[row])]
         return results
 
@@ -240,9 +257,9 @@ class Translator:
             max(len(s), len(t) + 1) for s, t in zip(source_ids, target_ids, strict=True)
         ]
         inputs = [[BOS, *ids] for ids in target_ids]
-        for group in _fitted(in_order(lengths, _WEIGHT_SLOTS)):
-            padded = group.padded(source_ids), group.padded(inputs)
-            weights = jax.device_get(_weights(self.model, self.params, *padded))
+        for group in self._fitted(lengths, _WEIGHT_SLOTS):
+            spread = (self._spread(group.padded(side)) for side in (source_ids, inputs))
+            weights = hosts.fetch(_weights(self.model, self.params, *spread))
             for place, row in enumerate(group.rows.tolist()):
                 s, t = len(source_ids[row]), len(inputs[row])
                 encoder, decoder, cross = (each[place] for each in weights)
@@ -309,7 +326,21 @@ class Translator:
 
     def groups(self, lengths: Sequence[int]) -> list[Group]:
         """Return what is translated together, sentences of similar length."""
-        return _fitted(in_order(lengths, self.settings.decode.tokens))
+        return self._fitted(lengths, self.settings.decode.tokens)
+
+    def _fitted(self, lengths: Sequence[int], tokens: int) -> list[Group]:
+        """Group sequences, so many slots a device, and lower groups with few rows.
+
+        A device has the least power of two of rows that holds them.
+        """
+        count = self.mesh.size
+
+        def lowered(group: Group) -> Group:
+            each = -(-len(group.rows) // count)
+            height = count * (1 << (each - 1).bit_length())
+            return dataclasses.replace(group, height=min(group.height, height))
+
+        return [*map(lowered, in_order(lengths, tokens * count, count))]
 
     def _search(
         self, source: np.ndarray, numbers: list[int], how: Search
@@ -323,6 +354,7 @@ class Translator:
         else:
             found = _beam_or_greedy(
                 self.model,
+                self.mesh,
                 length,
                 how.beam,
                 how.length_penalty,
@@ -332,31 +364,30 @@ class Translator:
                 source,
                 limits.astype(np.int32),
             )
-        found = jax.device_get(found)
+        found = hosts.fetch(found)
         return [self._read(found, row, how.n_best) for row in range(len(numbers))]
 
     def _sample(self, source, limits, length, numbers, how) -> decode.Hypotheses:
         """Draw ``n_best`` times, a key for each sentence; return the best first."""
-        padded = np.zeros(len(source), np.int64)
+        padded = np.zeros(len(source), np.uint32)
         padded[: len(numbers)] = numbers
-        base = jax.random.key(how.seed)
-        keys = jax.vmap(functools.partial(jax.random.fold_in, base))(padded)
-        draws = []
-        for draw in range(how.n_best):
-            now = jax.vmap(lambda k, d=draw: jax.random.fold_in(k, d))(keys)
-            draws.append(
-                _sampled(
-                    self.model,
-                    length,
-                    how.temperature,
-                    how.top_k,
-                    how.top_p,
-                    self._variables,
-                    source,
-                    limits.astype(np.int32),
-                    now,
-                )
+        draws = [
+            _sampled(
+                self.model,
+                self.mesh,
+                length,
+                how.temperature,
+                how.top_k,
+                how.top_p,
+                self._variables,
+                source,
+                limits.astype(np.int32),
+                padded,
+                np.uint32(how.seed % 2**32),
+                np.uint32(draw),
             )
+            for draw in range(how.n_best)
+        ]
         found = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *draws)
         penalty = decode.length_penalty(how.length_penalty, how.alpha)
         scores = found.log_probabilities / penalty(found.lengths)
@@ -407,43 +438,68 @@ class Attention:
 # ------------------------------------------------------------------- jitted functions
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5, 6))
 def _beam_or_greedy(
-    model, length, beams, penalty, alpha, n_best, variables, source, limits
+    model, mesh, length, beams, penalty, alpha, n_best, variables, source, limits
 ):
-    step, cache = start_search(model, variables, source, beams, length)
-    if beams == 1:
-        found = decode.greedy(step, cache, limits, length, bos=BOS, eos=EOS)
-        divisor = decode.length_penalty(penalty, alpha)(found.lengths)
-        return found._replace(scores=found.log_probabilities / divisor)
-    return decode.beam(
-        step,
-        cache,
-        limits,
-        length,
-        beams,
-        decode.length_penalty(penalty, alpha),
-        bos=BOS,
-        eos=EOS,
-        n_best=n_best,
+    divisor = decode.length_penalty(penalty, alpha)
+    marks: Any = {"bos": BOS, "eos": EOS}
+
+    def search(variables, source, limits):
+        step, cache = start_search(model, variables, source, beams, length)
+        if beams == 1:
+            found = decode.greedy(step, cache, limits, length, **marks)
+            scores = found.log_probabilities / divisor(found.lengths)
+            return found._replace(scores=scores)
+        return decode.beam(
+            step, cache, limits, length, beams, divisor, n_best=n_best, **marks
+        )
+
+    return _each_device(mesh, search)(variables, source, limits)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5))
+def _sampled(
+    model,
+    mesh,
+    length,
+    temperature,
+    top_k,
+    top_p,
+    variables,
+    source,
+    limits,
+    numbers,
+    seed,
+    draw,
+):
+    def search(variables, source, limits, numbers, seed, draw):
+        base = jax.random.key(seed)
+        keys = jax.vmap(
+            lambda number: jax.random.fold_in(jax.random.fold_in(base, number), draw)
+        )(numbers)
+        step, cache = start_search(model, variables, source, 1, length)
+        return decode.sample(
+            step,
+            cache,
+            limits,
+            length,
+            keys,
+            bos=BOS,
+            eos=EOS,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+        )
+
+    return _each_device(mesh, search)(
+        variables, source, limits, numbers, seed=seed, draw=draw
     )
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4))
-def _sampled(model, length, temperature, top_k, top_p, variables, source, limits, keys):
-    step, cache = start_search(model, variables, source, 1, length)
-    return decode.sample(
-        step,
-        cache,
-        limits,
-        length,
-        keys,
-        bos=BOS,
-        eos=EOS,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-    )
+def _each_device(mesh, search):
+    """Let each device search for its own sentences, and stop when they are done."""
+    return parallel.over_rows(mesh, search, parallel.WHOLE, parallel.BY_ROWS)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -483,16 +539,6 @@ def _with_end(sequences: list[list[int]]) -> list[list[int]]:
     return [[*ids, EOS] for ids in sequences]
 
 
-def _fitted(groups: Iterable[Group]) -> list[Group]:
-    """Lower groups with few rows: the least power of two that holds them."""
-    return [
-        dataclasses.replace(
-            group, height=min(group.height, 1 << (len(group.rows) - 1).bit_length())
-        )
-        for group in groups
-    ]
-
-
 # ----------------------------------------------------------------------- from a workdir
 
 
@@ -513,7 +559,7 @@ def open_run(workdir: Path) -> tuple[Config, Vocabulary]:
             f"{workdir}: expected the folder of a training run, found no config.json; "
             "run transformer train first"
         )
-    settings = config.resolve(json.loads(path.read_bytes()))
+    settings = config.resolve_saved(json.loads(path.read_bytes()))
     folder = Path(settings.data.prepared or workdir / "corpus")
     return settings, load_vocabulary(folder)
 
@@ -535,12 +581,12 @@ def load(
     Returns:
       An object with ``translate``, ``score``, ``encode`` and ``attention``.
     """
-    workdir = Path(workdir)
+    workdir, warn = Path(workdir), hosts.once(warn)
     settings, vocabulary = open_run(workdir)
     folder = workdir / "checkpoints"
     if step is None and (workdir / "averaged").is_dir():
         folder = workdir / "averaged"
-    abstract = abstract_params(model_of(settings, vocabulary))
+    abstract = parallel.copied(abstract_params(model_of(settings, vocabulary)))
     with Checkpoints(folder, settings.train.keep, warn) as checkpoints:
         _, tree, metadata = checkpoints.restore({"params": abstract}, step)
     if metadata["vocabulary"] != vocabulary.digest:
@@ -590,7 +636,8 @@ def translate_stream(
             links = [f"\t{pharaoh(pairs)}" for pairs in found_links]
         for (_, one), link in zip(every, links, strict=True):
             prefix = f"{one.score:.4f}\t" if scores else ""
-            output.write(f"{prefix}{one.text}{link}\n")
+            if hosts.first():
+                output.write(f"{prefix}{one.text}{link}\n")
         output.flush()
         first += len(chunk)
 

@@ -411,21 +411,27 @@ class Batches:
             partly_empty=int(rows > len(self._corpus)),
         )
 
-    def batch_at(self, step: int) -> Batch:
-        """Return the batch of a step, counted from 0.
+    def batch_at(
+        self, step: int, wanted: Callable[[int], np.ndarray] = np.arange
+    ) -> Batch:
+        """Return the batch of a step, counted from 0, or some of its rows.
 
         Args:
           step: 0 or more.
+          wanted: given R, returns which rows (r,) are wanted, ascending; no other is
+            read.
 
         Returns:
           ``{"source": (R, S), "target": (R, T)}`` int32, PAD after the EOS of a row;
           (R, S, T) is one of ``shapes``.
         """
         epoch, index = divmod(step, self.per_epoch)
-        rows, (height, s, t) = self.rows_at(epoch, index)
+        pairs, (height, s, t) = self.rows_at(epoch, index)
+        rows = wanted(height)
+        pairs, height = pairs[rows[rows < len(pairs)]], len(rows)
         return {
-            "source": self._corpus.source.padded(rows, (height, s)),
-            "target": self._corpus.target.padded(rows, (height, t)),
+            "source": self._corpus.source.padded(pairs, (height, s)),
+            "target": self._corpus.target.padded(pairs, (height, t)),
         }
 
     def rows_at(self, epoch: int, index: int) -> tuple[np.ndarray, Shape]:
@@ -490,7 +496,11 @@ def _shuffled(values: np.ndarray, bits: np.random.Philox) -> np.ndarray:
 
 
 def prefetch(
-    batches: Batches, start: int, stop: int, buffer: int = 8
+    batches: Batches,
+    start: int,
+    stop: int,
+    wanted: Callable[[int], np.ndarray] = np.arange,
+    buffer: int = 8,
 ) -> Iterator[tuple[int, Batch]]:
     """Make the batches of steps start .. stop - 1 ahead of their use, in order.
 
@@ -498,6 +508,7 @@ def prefetch(
       batches: makes them.
       start: the first step.
       stop: the step after the last.
+      wanted: which rows, see ``Batches.batch_at``.
       buffer: batches made ahead.
 
     Yields:
@@ -506,7 +517,7 @@ def prefetch(
     import grain
 
     steps = grain.MapDataset.range(start, stop)
-    made = steps.map(lambda step: (int(step), batches.batch_at(int(step))))
+    made = steps.map(lambda step: (int(step), batches.batch_at(int(step), wanted)))
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=buffer)
     yield from made.to_iter_dataset(options)
 

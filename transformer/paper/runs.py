@@ -185,7 +185,7 @@ def state(run: Run) -> str:
 def _open(folder: Path, root: Path) -> Run:
     path = folder / "config.json"
     try:
-        settings = config.resolve(_json(path))
+        settings = config.resolve_saved(_json(path))
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     place = str(folder.relative_to(root) if folder != root else root)
@@ -297,7 +297,7 @@ def _config_difference(first: Run, run: Run) -> list[str]:
     free = {"name", "seed", *_PATHS}
     for one in (first, run):
         free |= one.overrides.keys() | set(_NOT_PRINTED.get(one.row.split("_")[0], ()))
-    lines = config.difference(first.settings, run.settings)
+    lines = config.other_run(first.settings, run.settings)
     return [line for line in lines if line.split(":")[0] not in free]
 
 

@@ -1,0 +1,152 @@
+"""The processes of a run, one or several of each host: they join, agree and gather.
+
+All of them run the same program on the same arrays, each of which lies on the devices
+of all; the first one alone writes what people read. With one process, which is the
+rule, nothing here does anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from transformer.config import UserError
+
+_SILENCE = 30  # seconds after which the others stop, if a process does not answer
+
+
+def join(
+    coordinator: str | None, num_processes: int | None, process_id: int | None
+) -> None:
+    """Make this process one of several of a run; call it before any computation.
+
+    Args:
+      coordinator: HOST:PORT of the first process, or "auto" where jax finds out about
+        all of them (Slurm, Open MPI, Kubernetes, TPU pods); None = one process.
+      num_processes: how many there are.
+      process_id: which one this is, counted from 0.
+
+    Raises:
+      UserError: if they are not found, or contradict each other.
+    """
+    if coordinator is None:
+        if (num_processes, process_id) != (None, None):
+            raise UserError(
+                "expected --coordinator with --num_processes and --process_id; add "
+                "--coordinator=HOST:PORT of process 0"
+            )
+        return
+    # SIGTERM is for the programmes to handle.
+    jax.config.update("jax_enable_preemption_service", False)
+    try:
+        jax.distributed.initialize(
+            None if coordinator == "auto" else coordinator,
+            num_processes,
+            process_id,
+            heartbeat_timeout_seconds=_SILENCE,
+            shutdown_timeout_seconds=_SILENCE,
+        )
+    except (ValueError, RuntimeError) as error:
+        raise UserError(
+            f"--coordinator={coordinator}: expected the processes of a run, got: "
+            f"{str(error).rstrip('.')}; give all of --coordinator=HOST:PORT, "
+            "--num_processes and --process_id"
+        ) from None
+
+
+def several() -> bool:
+    """Say whether a run has more than one process."""
+    return jax.process_count() > 1
+
+
+def first() -> bool:
+    """Say whether this process is the one that writes."""
+    return jax.process_index() == 0
+
+
+def once(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Let the first process alone say things."""
+    return say if first() else lambda text: None
+
+
+def meet(name: str) -> None:
+    """Wait until all processes are here."""
+    if several():
+        multihost_utils.sync_global_devices(name)
+
+
+def fetch(tree: Any) -> Any:
+    """Return arrays that lie on the devices of all processes, whole, as numpy arrays.
+
+    Args:
+      tree: of arrays; all processes ask for the same.
+    """
+    if several():
+        return multihost_utils.process_allgather(tree, tiled=True)
+    return jax.device_get(tree)
+
+
+class Votes:
+    """Lets processes agree on what one of them wishes, and none waits for another.
+
+    The votes are added up by the devices, like the work among which they are cast; the
+    outcome is known at the next vote. That of one process is known at once.
+    """
+
+    def __init__(self, mesh: Mesh) -> None:
+        """Prepare votes on one question, of all processes with devices in a mesh."""
+        self._each = NamedSharding(mesh, P(mesh.axis_names))
+        self._own_devices = mesh.local_mesh.size
+        whole = NamedSharding(mesh, P())
+        self._add = jax.jit(lambda votes: votes.sum(0), out_shardings=whole)
+        self.discard()
+
+    def discard(self) -> None:
+        """Forget the vote whose outcome is not known yet."""
+        self._unread: jax.Array | None = None
+
+    def cast(self, wish: bool) -> bool:
+        """Vote; return whether any process had the wish at the last vote."""
+        if not several():
+            return wish
+        mine = np.full(self._own_devices, wish, np.int32)
+        votes = jax.make_array_from_process_local_data(self._each, mine)
+        unread, self._unread = self._unread, self._add(votes)
+        return unread is not None and bool(unread)
+
+
+@contextlib.contextmanager
+def dependent() -> Iterator[None]:
+    """Say in one line that another process is lost, where a computation fails of it.
+
+    Raises:
+      UserError: instead of what jax raises.
+    """
+    try:
+        yield
+    except jax.errors.JaxRuntimeError as error:
+        if not several() or "RESOURCE_EXHAUSTED" in str(error):
+            raise
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"process {jax.process_index()}: expected {jax.process_count()} processes, "
+            f"lost one ({reason}); start all of them again, the run goes on from its "
+            "last checkpoint"
+        ) from error
+
+
+def leave(code: int) -> None:
+    """End this process at once after a failure, if others would be waited for."""
+    if code and jax.distributed.is_initialized():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
