@@ -128,7 +128,7 @@ def test_a_missing_key_is_named():
 def test_a_run_from_before_there_were_devices_can_be_read():
     values = json.loads(config.to_json(base()))
     assert config.resolve_saved(values) == base()
-    del values["parallel"]
+    del values["parallel"], values["data"]["digits"]
     assert config.resolve_saved(values) == base()  # what it did is today's default
     with pytest.raises(UserError, match="key parallel is missing; set it"):
         config.resolve(values)

@@ -231,16 +231,15 @@ def resolve(values: Mapping[str, Any]) -> Config:
     return config
 
 
-# Groups of keys that runs of earlier versions lack, with what they did.
-_EARLIER = {
-    "parallel": {
-        "data": -1,
-        "fsdp": 1,
-        "tensor": 1,
-        "how": "jit",
-        "remat": "none",
-        "scan": False,
-    }
+# Keys that runs of earlier versions lack, with what those did.
+EARLIER = {
+    "data.digits": 9,
+    "parallel.data": -1,
+    "parallel.fsdp": 1,
+    "parallel.tensor": 1,
+    "parallel.how": "jit",
+    "parallel.remat": "none",
+    "parallel.scan": False,
 }
 
 
@@ -248,10 +247,14 @@ def resolve_saved(values: Mapping[str, Any]) -> Config:
     """Make a ``Config`` from the values of config.json, which may be of an old run.
 
     Args:
-      values: as for ``resolve``, but that a group that is newer than the run is absent.
+      values: as for ``resolve``, but that keys that are newer than the run are absent.
     """
     if isinstance(values, Mapping):
-        values = {**_EARLIER, **values}
+        values = dict(values)
+        for key, value in EARLIER.items():
+            group, name = key.split(".")
+            if isinstance(found := values.setdefault(group, {}), Mapping):
+                values[group] = {name: value, **found}
     return resolve(values)
 
 

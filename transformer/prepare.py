@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from transformer import hosts
-from transformer.config import Config, UserError, flatten
+from transformer.config import EARLIER, Config, UserError, flatten
 from transformer.data import batches, sources, tokenizers
 
 _MANIFEST = "manifest.json"
@@ -232,7 +232,8 @@ def _own_config(config: Config) -> dict[str, Any]:
 
 
 def _check_config(config: Config, prepared: Prepared) -> None:
-    old, new = prepared.manifest["config"], _own_config(config)
+    old = EARLIER | prepared.manifest["config"]
+    new = _own_config(config)
     changed = [f"{k}: {old[k]!r} -> {new[k]!r}" for k in new if old[k] != new[k]]
     if changed:
         raise UserError(
