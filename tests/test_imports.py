@@ -17,13 +17,13 @@ BENCH = sorted((ROOT / "experiments" / "bench").glob("*.py"))  # programs
 
 FLOORS = [
     {"__init__", "config"},
-    {"attention", "layers", "losses", "optimizer", "metrics", "flops"},
+    {"attention", "layers", "losses", "optimizer", "metrics", "flops"} | {"programs"},
     {"model", "baselines"},
     {"data", "decode"},
     {"paper", "plots", "records", "checkpoints", "parallel", "launchers"}
     | {"hosts", "signals"},
     {"prepare", "train", "evaluate", "translate", "check"}
-    | {"ablate", "bench", "visualize", "figures", "search_tree"},
+    | {"ablate", "bench", "plan", "visualize", "figures", "search_tree"},
     {"cli", "__main__"},
 ]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from test_config import experiment
 
-from transformer import bench, config, flops
+from transformer import bench, config, flops, programs
 from transformer.model import make_model
 
 VOCABULARY, ROWS, LENGTH = 3000, 16, 16
@@ -33,30 +33,74 @@ def train_step(block: int) -> Any:
     return bench.Stepper(c, model, {"source": ids, "target": ids}).compiled
 
 
-def shape(text: str) -> tuple[int, ...]:
-    """Read the first shape in a piece of a program, f32[2,3]."""
-    found = re.search(r"\w+\[([\d,]*)\]", text)
-    assert found, text
-    return tuple(int(n) for n in found[1].split(",") if n)
+# ---- reading a program ---------------------------------------------------------------
+
+LOOP = """HloModule jit_step, num_partitions=8
+
+%add (x: f32[], y: f32[]) -> f32[] {
+  %x = f32[] parameter(0)
+  %y = f32[] parameter(1)
+  ROOT %sum = f32[] add(%x, %y)
+}
+
+%multiply (a: bf16[2,3], b: bf16[3,5]) -> f32[2,5] {
+  %a = bf16[2,3]{1,0} parameter(0)
+  %b = bf16[3,5]{1,0} parameter(1)
+  ROOT %dot.1 = f32[2,5]{1,0} dot(%a, %b), lhs_contracting_dims={1}, \
+rhs_contracting_dims={0}
+}
+
+%body (state: (s32[], f32[2,5])) -> (s32[], f32[2,5]) {
+  %state = (s32[], f32[2,5]{1,0}) parameter(0)
+  %a.1 = bf16[2,3]{1,0} constant({...})
+  %b.1 = bf16[3,5]{1,0} constant({...})
+  %product = f32[2,5]{1,0} fusion(%a.1, %b.1), kind=kOutput, calls=%multiply
+  %reduced = f32[2,5]{1,0} all-reduce(%product), channel_id=1, \
+replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%add
+  %count = s32[] get-tuple-element(%state), index=0
+  ROOT %next = (s32[], f32[2,5]{1,0}) tuple(%count, %reduced)
+}
+
+%condition (state.1: (s32[], f32[2,5])) -> pred[] {
+  %state.1 = (s32[], f32[2,5]{1,0}) parameter(0)
+  ROOT %true = pred[] constant(true)
+}
+
+ENTRY %main (p: f32[4,7], q: bf16[6]) -> (s32[], f32[2,5]) {
+  %p = f32[4,7]{1,0} parameter(0)
+  %q = bf16[6]{0} parameter(1)
+  %part = f32[2,7]{1,0} reduce-scatter(%p), channel_id=2, \
+replica_groups=[4,2]<=[8], dimensions={0}, to_apply=%add
+  %both = (f32[16,7]{1,0}, bf16[24]{0}) all-gather(%p, %q), channel_id=3, \
+replica_groups=[2,4]<=[4,2]T(1,0), dimensions={0}
+  %start = (s32[], f32[2,5]{1,0}) tuple()
+  ROOT %loop = (s32[], f32[2,5]{1,0}) while(%start), condition=%condition, \
+body=%body, backend_config={"known_trip_count":{"n":"6"}}
+}
+""".replace("\\\n", "")
 
 
-def products(program: str) -> int:
-    """Add up the operations of the matrix products in a program's text, 2 a term."""
-    total, shapes = 0, {}
-    for line in program.splitlines():
-        named = re.match(r"\s*(?:ROOT )?%([\w.-]+) = (\w+\[[\d,]*\])", line)
-        if not named:
-            continue
-        shapes[named[1]] = shape(named[2])
-        dot = re.search(r" dot\(.*?%([\w.-]+), .*lhs_contracting_dims={([\d,]+)}", line)
-        if dot:
-            terms = math.prod(shapes[dot[1]][int(axis)] for axis in dot[2].split(","))
-            total += 2 * terms * math.prod(shape(named[2]))
-    return total
+def test_products_and_collectives_by_hand():
+    # Six turns of a product of 2 x 3 and 3 x 5.
+    assert programs.operations(LOOP) == 6 * 2 * 2 * 3 * 5
+    # Six times 10 floats reduced for all of 4; 28 floats reduced and scattered over 2;
+    # 28 floats and 6 numbers of two bytes sent to the 3 others.
+    assert programs.sent(LOOP) == 6 * 2 * 3 / 4 * 40 + 112 / 2 + 3 * (112 + 12)
+
+
+def test_of_branches_the_dearest_counts_and_a_loop_without_end_is_an_error():
+    branches = LOOP.replace("while(%start), condition=%condition, body=%body", "X")
+    call = "conditional(%start), branch_computations={%body, %multiply}"
+    assert programs.operations(branches.replace("X", call)) == 2 * 2 * 3 * 5
+    with pytest.raises(ValueError, match="a loop of known length"):
+        programs.operations(LOOP.replace("known_trip_count", "unknown"))
+
+
+# ---- programs of this package --------------------------------------------------------
 
 
 def test_a_compiled_step_multiplies_what_the_formula_says():
-    counted = products(train_step(block=ROWS * LENGTH).as_text())
+    counted = programs.operations(train_step(block=ROWS).as_text())
     formula = flops.train_step(settings().model, ROWS, LENGTH, LENGTH, VOCABULARY)
     assert counted == pytest.approx(formula, rel=0.03)
 
@@ -82,7 +126,8 @@ def test_a_search_never_moves_its_cache():
     cache = ROWS * c.model.heads * LENGTH * BEAMS * c.model.d_k
     moved = re.compile(r"= (\w+\[[\d,]*\]\S*) (?:transpose|copy|gather|concatenate)\(")
     written = re.findall(r"= (\w+\[[\d,]*\]\S*) dynamic-update-slice\(", program)
-    assert [math.prod(shape(x)) for x in written].count(cache) >= 4 * c.model.layers
+    sizes = [math.prod(programs.dimensions(x)) for x in written]
+    assert sizes.count(cache) >= 4 * c.model.layers
     # The entry makes the empty caches, once; the loop stands before it.
     for result in moved.findall(program.split("ENTRY")[0]):
-        assert math.prod(shape(result)) not in (cache, 2 * cache), result
+        assert math.prod(programs.dimensions(result)) not in (cache, 2 * cache), result

@@ -412,7 +412,7 @@ def test_validation_is_that_of_the_parameters_after_the_step(run):
         hidden = model.apply(
             {"params": tree["params"]}, pair[0], shift_right(jnp.array(pair[1]), BOS)
         )
-        logits = model.apply({"params": tree["params"]}, hidden, method="logits")
+        logits: Any = model.apply({"params": tree["params"]}, hidden, method="logits")
         log_p = np.asarray(jax.nn.log_softmax(logits), np.float64)[0]
         total -= sum(log_p[t, i] for t, i in enumerate(target))
         count += len(target)

@@ -1,7 +1,11 @@
-"""Speed of a configuration on this machine: training, search, input and start."""
+"""Speed of a configuration on this machine: training, search, input and start.
+
+And the memory of a training step, which the compiler tells without making one.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gzip
 import json
@@ -64,7 +68,7 @@ def bench(
     Args:
       settings: the resolved configuration.
       config_arguments: flags that give it, for ``startup``, which starts processes.
-      what: "train", "greedy", "beam", "input" or "startup".
+      what: "train", "greedy", "beam", "input", "startup" or "memory".
       tokens: slots a side of a batch, None = the configuration's.
       length: of the longest sentence; the shortest is half as long.
       rounds: measurements, of which the median is printed.
@@ -79,7 +83,7 @@ def bench(
     Raises:
       UserError: if a trace is asked for of what no device does.
     """
-    if profile is not None and what in ("input", "startup"):
+    if profile is not None and what in ("input", "startup", "memory"):
         raise UserError(
             f"--profile: expected --what=train, greedy or beam, got {what}; "
             "leave it out"
@@ -95,6 +99,8 @@ def bench(
         rows |= _search(settings, beams, slots, length, rounds, profile)
     elif what == "input":
         rows |= _input(settings, rounds)
+    elif what == "memory":
+        rows |= _memory(settings, tokens or settings.batch.tokens, length)
     else:
         rows |= _startup(config_arguments, rounds)
     # Kilobytes on Linux, bytes on macOS.
@@ -211,12 +217,21 @@ class Searcher:
         return self.compiled(self.variables, self.source)
 
 
+def _height(settings: Config, tokens: int, length: int) -> int:
+    """Return the rows of a batch of so many slots a side."""
+    multiple = settings.batch.multiple
+    return max(tokens // length // multiple, 1) * multiple
+
+
+def _model(settings: Config) -> Transformer:
+    rows = configured_vocabulary(settings)
+    return make_model(settings.model, rows, rows, settings.parallel.remat)
+
+
 def _train(settings, tokens, length, rounds, profile) -> dict[str, Any]:
     vocabulary = configured_vocabulary(settings)
-    height = (
-        max(tokens // length // settings.batch.multiple, 1) * settings.batch.multiple
-    )
-    model = make_model(settings.model, vocabulary, vocabulary)
+    height = _height(settings, tokens, length)
+    model = _model(settings)
     batch = dict.fromkeys(
         ("source", "target"), ragged_sentences(height, length, vocabulary)
     )
@@ -257,6 +272,35 @@ def _choices(settings: Config, lengths: tuple[int, int]) -> dict[str, str]:
 
 def _temporaries(compiled: Any) -> float:
     return compiled.memory_analysis().temp_size_in_bytes / 1e6
+
+
+def step_to_trace(
+    settings: Config, rows: int, length: int
+) -> Callable[[], jax.stages.Lowered]:
+    """Return what traces the train step of B rows of so many slots a side."""
+    model = _model(settings)
+    state = jax.eval_shape(lambda: init_state(settings, model))
+    ids = jax.ShapeDtypeStruct((rows, length), jnp.int32)
+    step = jax.jit(make_train_step(settings, model), donate_argnums=0)
+    return functools.partial(step.lower, state, {"source": ids, "target": ids})
+
+
+def _memory(settings: Config, tokens: int, length: int) -> dict[str, Any]:
+    """Compile the train step in each way there is to differentiate the layers."""
+    height = _height(settings, tokens, length)
+    rows: dict[str, Any] = {"batch": f"{height} x {length}"}
+    for scan in (False, True):
+        for remat in ("none", "layers", "dots"):
+            how = dataclasses.replace(settings.parallel, remat=remat, scan=scan)
+            one = dataclasses.replace(settings, parallel=how)
+            trace = step_to_trace(one, height, length)
+            start = time.perf_counter()
+            compiled = trace().compile()
+            seconds = time.perf_counter() - start
+            name = f"remat={remat}, scan={scan}"
+            rows[f"{name}: temporaries, MB"] = _temporaries(compiled)
+            rows[f"{name}: compile, s"] = seconds
+    return rows
 
 
 def _search(settings, beams, slots, length, rounds, profile) -> dict[str, Any]:

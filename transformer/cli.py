@@ -120,7 +120,14 @@ FLAGS = {
     ),
     "seed": _count("of --sample", 0, least=0),
     "what": _choice(
-        "what to measure", ["train", "greedy", "beam", "input", "startup"], "train"
+        "what to measure; memory: of a training step, compiled in each way of "
+        "parallel.remat and parallel.scan, none made",
+        ["train", "greedy", "beam", "input", "startup", "memory"],
+        "train",
+    ),
+    "plan": _switch(
+        "measure nothing; print what a step costs each of 1 to 512 devices, for four "
+        "sizes of model and each way to spread them, by formula"
     ),
     "tokens": _count("slots a side of a batch (default: the config's)"),
     "length": _count("tokens of the longest sentence", 32, least=2),
@@ -280,6 +287,18 @@ def _check(values: flags.FlagValues) -> int:
 
 def _bench(values: flags.FlagValues) -> int:
     settings = config.resolve(values.config)
+    if values.plan:
+        if values.what != "train" or values.profile:
+            raise UserError(
+                "bench: expected --plan without --what and --profile, as it measures "
+                "nothing; leave them out"
+            )
+        from transformer.paper.tables import markdown
+        from transformer.plan import table
+
+        tokens = values.tokens or settings.batch.tokens
+        _write(values.output, markdown(table(settings, tokens, values.length)))
+        return 0
     _start(settings.device)
     from transformer.bench import bench
 
@@ -594,9 +613,10 @@ COMMANDS = {
     ),
     "bench": Command(
         _bench,
-        "measure the speed of training, search, input or start on this machine",
+        "measure the speed of training, search, input or start on this machine, or the "
+        "memory of training",
         ("config",),
-        ("what", "tokens", "length", "rounds", "output", "profile"),
+        ("what", "plan", "tokens", "length", "rounds", "output", "profile"),
     ),
     "ablate": Command(
         _ablate,

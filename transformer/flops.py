@@ -119,3 +119,25 @@ def train_step(
       ``3 * B * forward``.
     """
     return 3 * rows * forward(settings, source, target, vocabulary)
+
+
+def recomputed(settings: config.Model, source: int, target: int, remat: str) -> int:
+    """Count what the backward pass of one sentence pair computes a second time.
+
+    Args:
+      settings: sizes.
+      source: S.
+      target: T.
+      remat: ``parallel.remat``; "layers": both stacks, "dots": in each attention the
+        products with no parameter, ``h (d_k + d_v) n m`` of n queries and m keys.
+
+    Returns:
+      Operations, 2 a multiply-add.
+    """
+    if remat == "none":
+        return 0
+    if remat == "layers":
+        return forward(settings, source, target, vocabulary=0)
+    pairs = source**2 + target**2 + source * target
+    width = settings.heads * (settings.d_k + settings.d_v)
+    return 2 * settings.layers * width * pairs

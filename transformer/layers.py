@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 
 # --------------------------------------------------------------------------- products
 
@@ -50,7 +51,8 @@ def linear(
 def product(x: jax.Array, kernel: Kernel, dtype: str) -> jax.Array:
     """Multiply (..., I) by (I, O), operands in ``dtype``, sums and result in float32.
 
-    Where the backend has no such product of bfloat16 operands they stay float32.
+    Where the backend has no such product of bfloat16 operands they stay float32. The
+    result bears the name "product", by which a ``jax.checkpoint`` may keep it.
 
     Args:
       x: (..., I).
@@ -60,7 +62,8 @@ def product(x: jax.Array, kernel: Kernel, dtype: str) -> jax.Array:
     Returns:
       (..., O) in float32.
     """
-    return _product(x, kernel, operand_dtype(dtype, jax.default_backend()))
+    y = _product(x, kernel, operand_dtype(dtype, jax.default_backend()))
+    return checkpoint_name(y, "product")
 
 
 @functools.cache

@@ -243,8 +243,9 @@ class DecoderLayer(nn.Module):
     """Masked self-attention, attention to the source, and feed-forward.
 
     The same code runs over a whole target and, with a cache, over one position: then
-    the beams of a sentence take the place of the positions, and ``remember`` puts the
-    new keys and values into the cache and returns all of them.
+    the beams of a sentence take the place of the positions, the memory is what the
+    cache holds of it, and ``remember`` puts the new keys and values into the cache and
+    returns all of them.
     """
 
     config: config.Model
@@ -259,6 +260,8 @@ class DecoderLayer(nn.Module):
 
     def __call__(self, x, mask, memory, memory_mask, key, remember=lambda kv: kv):
         k = [layers.fold_in(key, i) for i in range(6)]
+        if not isinstance(memory, Blocks):
+            memory = self.cross_attention.keys_values(memory)
 
         def attend(y):
             keys_values = remember(self.self_attention.keys_values(y))
@@ -272,18 +275,37 @@ class DecoderLayer(nn.Module):
         return self.residual_3(x, lambda y: self.feed_forward(y, k[4]), k[5])
 
 
+STACKS = ("encoder", "decoder")
+
+# What the backward pass finds in memory of a layer, beside the layer's input.
+_KEPT = {
+    "layers": jax.checkpoint_policies.nothing_saveable,
+    # The products with parameters, not those inside attention, whose results grow with
+    # the square of the length.
+    "dots": jax.checkpoint_policies.save_only_these_names("product"),
+}
+
+
 class Transformer(nn.Module):
     """The encoder-decoder model of Figure 1.
+
+    Its layers run in a row or, given parameters as ``stack_layers`` has them, in a
+    loop, whose program holds one of them. This and ``remat`` change no result beyond
+    rounding.
 
     Attributes:
       config: sizes and choices.
       source_size: V of the source vocabulary.
       target_size: V of the target vocabulary.
+      remat: what the backward pass of training, that is of a call with a dropout key,
+        computes again: "none", all of "layers" but their inputs, or all but these and
+        the products with parameters, "dots".
     """
 
     config: config.Model
     source_size: int
     target_size: int
+    remat: str = "none"
 
     def setup(self):
         c = self.config
@@ -336,8 +358,7 @@ class Transformer(nn.Module):
         mask = attention.padding_mask(source)
         if self.config.window:
             mask &= attention.window_mask(source.shape[1], self.config.window)
-        for i, layer in enumerate(self.encoder):
-            x = layer(x, mask, layers.fold_in(key, i + 1))
+        x = self._run("encoder", x, (mask,), key)
         return self.encoder_norm(x) if self.config.norm == "pre" else x
 
     def decode(
@@ -353,10 +374,7 @@ class Transformer(nn.Module):
         mask = attention.causal_mask(target.shape[1])
         if self.config.window:
             mask &= attention.window_mask(target.shape[1], self.config.window)
-        for i, layer in enumerate(self.decoder):
-            keys_values = layer.cross_attention.keys_values(memory)
-            k = layers.fold_in(key, i + 1)
-            x = layer(x, mask, keys_values, memory_mask, k)
+        x = self._run("decoder", x, (mask, memory, memory_mask), key)
         return self.decoder_norm(x) if self.config.norm == "pre" else x
 
     def logits(self, x: jax.Array) -> jax.Array:
@@ -446,6 +464,34 @@ class Transformer(nn.Module):
         return self.logits(x), Cache(
             now + 1, ancestors, tuple(own), cache.memory, cache.memory_mask
         )
+
+    def _run(self, name, x, arguments, key):
+        """Run the N layers of a stack, each on the result of the one before."""
+        stack = getattr(self, name)
+        stacked: Any = self.get_variable("params", name)
+        weights_wanted = self.is_mutable_collection("attention")
+        again = self.remat != "none" and key is not None and not weights_wanted
+        if stacked is None and not again:
+            for i, layer in enumerate(stack):
+                x = layer(x, *arguments, layers.fold_in(key, i + 1))
+            return x
+        assert not weights_wanted, "a loop keeps no weights: unstack the layers"
+        one = type(stack[0])(self.config, parent=None)  # any layer, given its params
+
+        def apply(x, numbered):
+            i, params = numbered
+            k = layers.fold_in(key, i + 1)
+            return one.apply({"params": params}, x, *arguments, k), None
+
+        if again:
+            # In a loop nothing can be merged with what the forward pass has computed.
+            in_a_row, kept = stacked is None, _KEPT[self.remat]
+            apply = jax.checkpoint(apply, policy=kept, prevent_cse=in_a_row)
+        if stacked is not None:
+            return jax.lax.scan(apply, x, (jnp.arange(len(stack)), stacked))[0]
+        for i, layer in enumerate(stack):
+            x, _ = apply(x, (i, layer.variables["params"]))
+        return x
 
     def _positions(self, length: int, side: str) -> jax.Array | None:
         """Return what is added to embeddings at each position, (length, D)."""
@@ -537,7 +583,12 @@ def shift_right(target: jax.Array, bos: int) -> jax.Array:
     return jnp.pad(target, ((0, 0), (1, 0)), constant_values=bos)[:, :-1]
 
 
-def make_model(settings: config.Model, source_size: int, target_size: int):
+def make_model(
+    settings: config.Model,
+    source_size: int,
+    target_size: int,
+    remat: str = "none",
+) -> Transformer:
     """Make the model for vocabularies of these sizes.
 
     Args:
@@ -545,6 +596,7 @@ def make_model(settings: config.Model, source_size: int, target_size: int):
         many as the larger vocabulary (tied) or each vocabulary has.
       source_size: ids of the source vocabulary.
       target_size: ids of the target vocabulary.
+      remat: see ``Transformer``.
 
     Returns:
       The Transformer.
@@ -558,13 +610,64 @@ def make_model(settings: config.Model, source_size: int, target_size: int):
             f"model.vocab_size: expected at least the vocabulary's "
             f"{max(source_size, target_size)}, got {rows}; raise it or set it to 0"
         )
-    return Transformer(settings, rows or source_size, rows or target_size)
+    sizes = rows or source_size, rows or target_size
+    return Transformer(settings, *sizes, remat)
 
 
 def init_params(model: Transformer, key: jax.Array):
     """Draw initial parameters: embeddings N(0, 1/d_model), matrices Glorot uniform."""
     ids = jnp.ones((1, 2), jnp.int32)
     return model.init(key, ids, ids, method="hidden_and_table")["params"]
+
+
+def stack_layers(tree: Any) -> Any:
+    """Put the parameters of the layers of a stack together, for one loop over them.
+
+    Args:
+      tree: a pytree with parameters anywhere in it, like the state of an optimiser.
+
+    Returns:
+      The tree with ``encoder`` for ``encoder_0``, ``encoder_1``, ..., each array with a
+      first axis of N layers, and with ``decoder`` likewise.
+    """
+
+    def stack(params):
+        if not _in_a_row(params):
+            return params
+        count = sum(f"encoder_{i}" in params for i in range(len(params)))
+        names = {stack: [f"{stack}_{i}" for i in range(count)] for stack in STACKS}
+        rest = {k: v for k, v in params.items() if k not in sum(names.values(), [])}
+        return rest | {
+            stack: jax.tree.map(lambda *x: jnp.stack(x), *(params[n] for n in numbered))
+            for stack, numbered in names.items()
+        }
+
+    return jax.tree.map(stack, tree, is_leaf=_in_a_row)
+
+
+def unstack_layers(tree: Any) -> Any:
+    """Take the layers apart again that ``stack_layers`` has put together."""
+
+    def unstack(params):
+        if not _in_a_loop(params):
+            return params
+        rest = {k: v for k, v in params.items() if k not in STACKS}
+        count = len(jax.tree.leaves(params[STACKS[0]])[0])
+        return rest | {
+            f"{stack}_{i}": jax.tree.map(lambda x, i=i: x[i], params[stack])
+            for stack in STACKS
+            for i in range(count)
+        }
+
+    return jax.tree.map(unstack, tree, is_leaf=_in_a_loop)
+
+
+def _in_a_row(tree: Any) -> bool:
+    return isinstance(tree, dict) and "encoder_0" in tree
+
+
+def _in_a_loop(tree: Any) -> bool:
+    return isinstance(tree, dict) and "encoder" in tree
 
 
 def abstract_params(model: Transformer):

@@ -283,7 +283,8 @@ def _axes(path: Any, leaf: Any) -> tuple[str | None, ...]:
         return ()
     for pattern, axes in RULES.items():
         if re.search(rf"(^|[._]){pattern}$", name):
-            return axes
+            stacked = leaf.ndim - len(axes)  # the layers of parallel.scan, uncut
+            return (None,) * stacked + axes
     raise KeyError(f"no rule in parallel.RULES for the parameter {name}")
 
 

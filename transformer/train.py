@@ -23,7 +23,12 @@ from transformer.config import Config, UserError
 from transformer.data import batches
 from transformer.data.tokenizers import PAD
 from transformer.evaluate import announce, batch_sums, corpus_sums, evaluate
-from transformer.model import Transformer, init_params
+from transformer.model import (
+    Transformer,
+    init_params,
+    stack_layers,
+    unstack_layers,
+)
 from transformer.prepare import prepare
 from transformer.records import NoRecords, Records, write_json, write_run_record
 from transformer.signals import handled
@@ -33,7 +38,11 @@ Batch = Mapping[str, jax.Array]
 
 
 class State(NamedTuple):
-    """All that training carries from one step to the next."""
+    """All that training carries from one step to the next.
+
+    With ``parallel.scan`` it is as ``model.stack_layers`` has it; checkpoints are the
+    same with and without.
+    """
 
     step: jax.Array  # () batches taken
     params: Any
@@ -44,6 +53,8 @@ class State(NamedTuple):
 def init_state(settings: Config, model: Transformer) -> State:
     """Draw the parameters of ``config.seed`` and start the optimiser."""
     params = init_params(model, jax.random.key(settings.seed))
+    if settings.parallel.scan:
+        params = stack_layers(params)
     opt_state = optimizer.make_optimizer(
         settings.optimizer, settings.model.d_model
     ).init(params)
@@ -304,14 +315,17 @@ def _run(settings, workdir, mesh, prepared, plan, say) -> bool:
     vocabulary, validation = prepared.vocabulary, prepared.corpora["validation"]
     model = model_of(settings, vocabulary)
     draw = functools.partial(init_state, settings, model)
-    abstract = parallel.placed(mesh, jax.eval_shape(draw))
+    abstract = apart = parallel.placed(mesh, jax.eval_shape(draw))
+    if settings.parallel.scan:
+        apart = parallel.placed(mesh, jax.eval_shape(unstack_layers, abstract))
+    take_apart = jax.jit(unstack_layers)
     parallel.check_divides(mesh.shape, abstract.params)
     train_step = compile_step(settings, model, mesh, abstract)
     with (
         _Signals() as signals,
         Checkpoints(workdir / "checkpoints", wishes.keep, say) as checkpoints,
     ):
-        state, seen = _start(draw, abstract, vocabulary.digest, checkpoints, say)
+        state, seen = _start(draw, abstract, apart, vocabulary.digest, checkpoints, say)
         first = done = int(state.step)
 
         def record(ended=False):
@@ -332,7 +346,8 @@ def _run(settings, workdir, mesh, prepared, plan, say) -> bool:
                 "batches_taken": step,
                 "tokens": seen,
             }
-            checkpoints.save(step, state._asdict(), metadata, metric, temporary)
+            tree = take_apart(state) if settings.parallel.scan else state
+            checkpoints.save(step, tree._asdict(), metadata, metric, temporary)
             record()
 
         record()
@@ -385,16 +400,17 @@ def _run(settings, workdir, mesh, prepared, plan, say) -> bool:
 def _start(
     draw: Callable[[], State],
     abstract: State,
+    apart: State,
     vocabulary: str,
     checkpoints: Checkpoints,
     say: Callable[[str], None],
 ) -> tuple[State, int]:
     """Return the state to go on from and the target tokens seen so far."""
+    places = jax.tree.map(lambda x: x.sharding, abstract)
     if not checkpoints.steps():
         # Each device draws what it holds, placed like a restored state.
-        places = jax.tree.map(lambda x: x.sharding, abstract)
         return jax.jit(draw, out_shardings=places)(), 0
-    step, tree, metadata = checkpoints.restore(abstract._asdict())
+    step, tree, metadata = checkpoints.restore(apart._asdict())
     if metadata["vocabulary"] != vocabulary:
         raise UserError(
             f"checkpoint of step {step}: expected vocabulary {vocabulary[:12]}, got "
@@ -402,7 +418,10 @@ def _start(
             "another workdir"
         )
     say(f"resuming from step {step:,}")
-    return State(**tree), metadata["tokens"]
+    state = State(**tree)
+    if apart is not abstract:
+        state = jax.jit(stack_layers, out_shardings=places)(state)
+    return state, metadata["tokens"]
 
 
 def _due(step: int, every: int) -> bool:

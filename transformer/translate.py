@@ -544,7 +544,8 @@ def _with_end(sequences: list[list[int]]) -> list[list[int]]:
 
 def model_of(settings: Config, vocabulary: Vocabulary) -> Transformer:
     """Return the model of a configuration and a vocabulary."""
-    return make_model(settings.model, vocabulary.source.size, vocabulary.target.size)
+    sizes = vocabulary.source.size, vocabulary.target.size
+    return make_model(settings.model, *sizes, settings.parallel.remat)
 
 
 def open_run(workdir: Path) -> tuple[Config, Vocabulary]:

@@ -1,0 +1,263 @@
+"""Layers computed again or in a loop: the same numbers, less memory or program."""
+
+import dataclasses
+import functools
+import math
+import shutil
+import types
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference import assert_close
+from test_model_reference import GROWTH, LAYER
+from test_train import BATCH, V, assert_identical, flat, tiny, tiny_run
+
+from transformer import bench, flops, layers, train
+from transformer.checkpoints import Checkpoints
+from transformer.config import Config
+from transformer.model import (
+    STACKS,
+    Transformer,
+    abstract_params,
+    init_params,
+    make_model,
+    stack_layers,
+    unstack_layers,
+)
+from transformer.prepare import prepare
+
+LAYERS = 2
+WAYS = [(remat, scan) for remat in ("none", "layers", "dots") for scan in (False, True)]
+# Masks differ by layer and place, not by kind: one kind is enough, and compiles faster.
+ONE_DROPOUT = {"model.attention_dropout": 0.0, "model.relu_dropout": 0.0}
+S, T = BATCH["source"].shape[1], BATCH["target"].shape[1]
+
+
+def settings(remat: str, scan: bool, **changes: Any) -> Config:
+    how = {"model.layers": LAYERS, "parallel.remat": remat, "parallel.scan": scan}
+    return tiny(**(ONE_DROPOUT | how | changes))
+
+
+def model_of(c: Config) -> Transformer:
+    return make_model(c.model, V, V, c.parallel.remat)
+
+
+def gradients(c: Config) -> Any:
+    return functools.partial(train.gradients, c, model_of(c))
+
+
+def key_of(c: Config, seed: int = 0) -> Any:
+    return train.dropout_key(c.model.dropout_bits, jnp.uint32(seed), jnp.int32(0))
+
+
+def params_at(workdir: Path, c: Config, step: int) -> np.ndarray:
+    """Return the parameters of a checkpoint, as one vector."""
+    size = prepare(c, workdir).vocabulary.target.size
+    shapes = abstract_params(make_model(c.model, size, size))
+    with Checkpoints(workdir / "checkpoints", c.train.keep) as checkpoints:
+        return flat(checkpoints.restore({"params": shapes}, step)[1])
+
+
+@functools.cache
+def params_of(norm: str) -> Any:
+    c = settings("none", False, **{"model.norm": norm})
+    return jax.jit(lambda: init_params(model_of(c), jax.random.key(0)))()
+
+
+def in_form(c: Config, tree: Any) -> Any:
+    return stack_layers(tree) if c.parallel.scan else tree
+
+
+def shapes_of(c: Config) -> Any:
+    return jax.eval_shape(lambda p: in_form(c, p), abstract_params(model_of(c)))
+
+
+@functools.cache
+def gradients_of(c: Config) -> Any:
+    return jax.jit(gradients(c))
+
+
+@functools.cache
+def differentiated(c: Config, seed: int = 0) -> tuple[np.ndarray, Any]:
+    """Return the gradient of all parameters, and the sums."""
+    params = in_form(c, params_of(c.model.norm))
+    found, sums = gradients_of(c)(params, BATCH, key_of(c, seed))
+    return flat(unstack_layers(found)), sums
+
+
+# Forward and back through both stacks, the roundings of test_model_reference.py; the
+# gradient's own sums run over the 16 or 32 numbers of a layer or 48 slots.
+ROUNDINGS = GROWTH * round(5 * math.sqrt(2 * 2 * LAYERS * LAYER + 48))
+
+
+# ---- the same numbers ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("remat, scan", [WAYS[2], WAYS[1], WAYS[5]])
+def test_value_and_gradient_are_those_of_layers_in_a_row(remat, scan):
+    plain = settings("none", False)
+    expected, its_sums = differentiated(plain)
+    found, sums = differentiated(settings(remat, scan))
+    assert_close(sums.loss, its_sums.loss, ROUNDINGS)
+    assert_close(found, expected, ROUNDINGS)
+    # Another mask in any layer would have been seen.
+    other, _ = differentiated(plain, seed=1)
+    assert abs(other - expected).max() > 100 * ROUNDINGS * 2**-24 * abs(expected).max()
+
+
+def test_layers_are_put_together_and_taken_apart_wherever_parameters_are():
+    c = settings("none", True, **{"model.norm": "pre"})
+    draw = jax.jit(lambda: train.init_state(c, model_of(c)))
+    together, apart = draw(), unstack_layers(draw())
+    plain = dataclasses.replace(c, parallel=settings("none", False).parallel)
+    expected = jax.jit(lambda: train.init_state(plain, model_of(plain)))()
+    assert_identical(apart, expected)  # of the same names too
+    assert_identical(stack_layers(apart), together)
+    moments = together.opt_state.inner_state[0].mu
+    for tree in (together.params, moments):
+        for stack in STACKS:
+            assert {len(x) for x in jax.tree.leaves(tree[stack])} == {LAYERS}
+    for i in range(LAYERS):
+        found = together.params["decoder"]["feed_forward"]["kernel_1"][i]
+        np.testing.assert_array_equal(
+            found, apart.params[f"decoder_{i}"]["feed_forward"]["kernel_1"]
+        )
+    assert_identical(stack_layers(together), together)
+    assert_identical(unstack_layers(apart), apart)
+
+
+def test_a_run_goes_on_in_a_loop_and_its_checkpoints_stay_the_same(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(train, "evaluate", lambda workdir, say: workdir)
+    descent = {"optimizer.name": "sgd", "optimizer.scale": 4.0, "train.steps": 10}
+    short = {"model.layers": LAYERS, "batch.shapes": 1, "train.evaluate_every": 0}
+    plain = tiny_run(tmp_path / "data", **(ONE_DROPOUT | descent | short))
+    looped = dataclasses.replace(plain, parallel=settings("layers", True).parallel)
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    train.train(plain, workdir, lambda line: None)
+    unbroken = params_at(workdir, plain, 10)
+    shutil.rmtree(workdir / "checkpoints" / "10")
+    said: list[str] = []
+    train.train(looped, workdir, said.append)
+    assert "resuming from step 5" in said
+    found = params_at(workdir, plain, 10)
+    # Gradients are off as above, in each of 5 updates of a rate of at most 0.11.
+    assert_close(found, unbroken, 5 * ROUNDINGS)
+
+
+def test_weights_that_are_asked_for_come_from_every_layer():
+    c = settings("layers", True)
+    given = {"params": shapes_of(settings("layers", False))}, *BATCH.values()
+    run = functools.partial(model_of(c).apply, mutable=["attention"])
+    for key in (None, layers.hash_key(0)):
+        _, found = jax.eval_shape(run, *given, key)
+        stacks = {f"{s}_{i}" for s in ("encoder", "decoder") for i in range(LAYERS)}
+        assert set(found["attention"]) == stacks
+
+
+# ---- what is computed again and what is kept -----------------------------------------
+
+
+@pytest.mark.parametrize("remat, scan", WAYS)
+def test_the_products_made_twice_are_those_of_the_formula(remat, scan):
+    c = settings(remat, scan)
+    counted = flops.traced(gradients(c), shapes_of(c), BATCH, key_of(c))
+    again = len(BATCH["source"]) * flops.recomputed(c.model, S, T, remat)
+    rows = len(BATCH["source"])
+    assert counted - flops.train_step(c.model, rows, S, T, V) == again
+
+
+def test_the_products_without_parameters_by_hand():
+    c = dataclasses.replace(
+        settings("dots", False).model, layers=7, heads=2, d_k=3, d_v=5
+    )
+    # 2 a multiply-add, 7 layers, 2 heads of 3 + 5, attentions of 4x4, 6x6 and 6x4.
+    assert flops.recomputed(c, 4, 6, "dots") == 2 * 7 * 2 * 8 * (16 + 36 + 24)
+
+
+def kept_by_a_layer(remat: str) -> int:
+    """Return the numbers that one more layer keeps, its parameters left out."""
+
+    def kept(count: int) -> int:
+        c = settings(remat, False, **{"model.layers": count})
+        model, key = model_of(c), key_of(c)
+
+        def back(params):
+            def run(p):
+                return model.apply({"params": p}, BATCH["source"], BATCH["target"], key)
+
+            return jax.vjp(run, params)[1]
+
+        shapes = jax.eval_shape(back, abstract_params(model))
+        rows = len(BATCH["source"])
+        return sum(x.size for x in jax.tree.leaves(shapes) if x.shape[:1] == (rows,))
+
+    return kept(2) - kept(1)
+
+
+def test_a_layer_keeps_its_input_and_what_the_policy_names():
+    rows, c = len(BATCH["source"]), settings("dots", False).model
+    inputs = rows * (S + T) * c.d_model
+    keys, values = c.heads * c.d_k, c.heads * c.d_v
+    encoder = S * (2 * keys + values + c.d_ff + 2 * c.d_model)
+    decoder = T * (3 * keys + values + c.d_ff + 3 * c.d_model) + S * (keys + values)
+    assert kept_by_a_layer("layers") == inputs
+    assert kept_by_a_layer("dots") == inputs + rows * (encoder + decoder)
+    assert kept_by_a_layer("none") > 2 * kept_by_a_layer("dots")
+
+
+# ---- the size of the program ---------------------------------------------------------
+
+
+def instructions(count: int, scan: bool) -> int:
+    """Return how many the train step hands to the compiler."""
+    c = settings("none", scan, **{"model.layers": count, "tokenizer.vocab_size": V})
+    text = bench.step_to_trace(c, rows=8, length=6)().as_text()
+    return sum(" = " in line for line in text.splitlines())
+
+
+def test_six_layers_in_a_loop_are_as_much_program_as_two():
+    two, six = instructions(2, scan=True), instructions(6, scan=True)
+    assert six == two
+    assert instructions(6, scan=False) > 2 * two
+
+
+# ---- what the compiler says ----------------------------------------------------------
+
+
+def test_a_step_that_computes_again_has_fewer_temporaries():
+    changes = {"model.layers": 4, "tokenizer.vocab_size": 30}
+
+    def temporaries(remat):
+        c = settings(remat, True, **changes)
+        compiled: Any = bench.step_to_trace(c, rows=32, length=16)().compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    # Of a pair of layers "layers" keeps the inputs, 2 x 16 x 16 floats a sentence, and
+    # "none" at least the float32 weights of 3 attentions of 2 heads of 16 x 16 more.
+    assert (
+        temporaries("none") - temporaries("layers") > (4 - 1) * 32 * 3 * 2 * 16 * 16 * 4
+    )
+
+
+def test_the_bench_tells_the_memory_of_every_way(monkeypatch):
+    tried = []
+
+    def step_to_trace(c, rows, length):
+        tried.append((c.parallel.remat, c.parallel.scan, rows, length))
+        size = types.SimpleNamespace(temp_size_in_bytes=1e6 * len(tried))
+        program = types.SimpleNamespace(memory_analysis=lambda: size)
+        return lambda: types.SimpleNamespace(compile=lambda: program)
+
+    monkeypatch.setattr(bench, "step_to_trace", step_to_trace)
+    rows = bench.bench(tiny(), [], "memory", tokens=512, length=16, say=lambda _: None)
+    assert rows["batch"] == "32 x 16"
+    assert sorted(tried) == sorted((*way, 32, 16) for way in WAYS)
+    for number, (remat, scan, *_) in enumerate(tried, 1):
+        assert rows[f"remat={remat}, scan={scan}: temporaries, MB"] == number
