@@ -142,9 +142,9 @@ def test_communication_by_hand():
     parts = {"optimizer.accumulation": 4}
     assert sent(8, 1, 1, **parts) == sent(8, 1, 1)
     assert sent(1, 8, 1, **parts) == pytest.approx(4 * 7 * matrices + 7 * vectors)
-    # Of 2 layers: 2 sums of S = 7 and 3 of T = 4 both ways and one of S; at the ends
-    # S and twice T. Each 64 x 10 floats a position, half of it sent, twice.
-    passes = 2 * (2 * (2 * 7 + 3 * 4) + 7) + 7 + 2 * 4
+    # Of 2 layers: 2 sums of S = 7 and 3 of T = 4 forward, 4 and 2 of S and 5 of T back;
+    # at the ends S and twice T. Each 64 x 10 floats a position, half sent, twice.
+    passes = 2 * (2 * 7 + 3 * 4 + 6 * 7 + 5 * 4) + 7 + 2 * 4
     assert sent(1, 1, 2) == pytest.approx(64 * 10 * 4 * passes)
     again = 2 * (2 * 7 + 3 * 4)
     assert sent(1, 1, 2, **{"parallel.remat": "layers"}) == pytest.approx(

@@ -88,6 +88,20 @@ def test_products_and_collectives_by_hand():
     assert programs.sent(LOOP) == 6 * 2 * 3 / 4 * 40 + 112 / 2 + 3 * (112 + 12)
 
 
+def test_groups_of_devices_are_read_in_every_form_or_not_at_all():
+    def sent(groups):
+        return programs.sent(
+            LOOP.replace("replica_groups=[4,2]<=[8]", f"replica_groups={groups}")
+        )
+
+    alone = sent("{{0},{1}}")
+    assert sent("mesh['a'=4,'b'=2] {'b'}") - alone == 112 / 2
+    assert sent("mesh['a'=4,'b'=2] {'a','b'}") - alone == 112 * 7 / 8
+    assert sent("mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'a'}") - alone == 84
+    with pytest.raises(ValueError, match="expected groups of devices"):
+        sent("{}")
+
+
 def test_of_branches_the_dearest_counts_and_a_loop_without_end_is_an_error():
     branches = LOOP.replace("while(%start), condition=%condition, body=%body", "X")
     call = "conditional(%start), branch_computations={%body, %multiply}"

@@ -270,9 +270,10 @@ def communication(settings: Config, mesh: Mesh, load: Load) -> float:
     * fsdp, matrices gathered in each part and their gradients reduced and scattered:
       ``k 2 (f - 1) / f 4 M / t``;
     * tensor, results of (B / (d f), n, D) in float32 reduced for all, ``2 (t - 1) / t``
-      of their bytes: two in an encoder layer and three in a decoder layer, forward
-      and, for their inputs, backward, where the memory of each decoder layer has one
-      more; the embeddings of both sides and the gradient of the decoder's output. With
+      of their bytes. Forward, two in an encoder layer and three in a decoder layer;
+      backward, one for each product that a layer's parts begin with (Q, K, V, d_ff):
+      four and five, and two of the memory in each decoder layer; at the ends, the
+      embeddings of both sides and the gradient of the decoder's output. With
       ``remat="layers"`` those of the forward pass once more.
     """
     c, parts = settings.model, settings.optimizer.accumulation
@@ -281,9 +282,10 @@ def communication(settings: Config, mesh: Mesh, load: Load) -> float:
     reduced = 2 * (d - 1) / d * count.matrices / (f * t)
     reduced += 2 * (rows - 1) / rows * count.vectors
     gathered = parts * 2 * (f - 1) / f * count.matrices / t
-    forward = 2 * source + 3 * target
-    passes = forward * (3 if settings.parallel.remat == "layers" else 2) + source
-    positions = c.layers * passes + source + 2 * target
+    forward, backward = 2 * source + 3 * target, (4 + 2) * source + 5 * target
+    if settings.parallel.remat == "layers":
+        forward *= 2
+    positions = c.layers * (forward + backward) + source + 2 * target
     results = 2 * (t - 1) / t * load.rows / rows * positions * c.d_model
     return _FLOAT * (reduced + gathered + results)
 

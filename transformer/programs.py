@@ -19,7 +19,10 @@ _CALLED = re.compile(
     r"(?:calls|to_apply|body|condition|\w+_computations?)=(\{[^}]*\}|%?[\w.-]+)"
 )
 _TURNS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
-_GROUPS = re.compile(r"replica_groups=(?:\{\{([\d,]+)\}|\[\d+,(\d+)\]<=)")
+# Lists of devices, so many groups of so many, or axes of a mesh.
+_GROUPS = re.compile(
+    r"replica_groups=(?:\{\{([\d,]+)\}|\[\d+,(\d+)\]<=|mesh\[([^]]*)\][^{]*\{([^}]*)\})"
+)
 
 
 class Instruction(NamedTuple):
@@ -70,18 +73,14 @@ def sent(program: str) -> int:
       Bytes; loops and branches as in ``operations``.
 
     Raises:
-      ValueError: as ``operations``.
+      ValueError: as ``operations``, or if it does not tell which devices take part.
     """
 
     def of(line: Instruction) -> int:
         kind = line.opcode.removesuffix("-start")
         if kind not in _SHARES:
             return 0
-        groups = _GROUPS.search(line.attributes)
-        count = 1
-        if groups:
-            count = int(groups[2]) if groups[2] else groups[1].count(",") + 1
-        share = _SHARES[kind](count)
+        share = _SHARES[kind](_devices(line))
         return round(share * sum(map(_bytes, line.operands)))
 
     return _total(program, of)
@@ -94,6 +93,22 @@ _SHARES: dict[str, Callable[[int], float]] = {
     "all-gather": lambda n: n - 1,
     "collective-permute": lambda n: 1,
 }
+
+
+def _devices(line: Instruction) -> int:
+    """Return how many devices take part in a collective."""
+    if line.opcode.startswith("collective-permute"):
+        return 2
+    found = _GROUPS.search(line.attributes)
+    if not found:
+        raise ValueError(f"expected groups of devices, got {line.attributes}")
+    listed, count, mesh, axes = found.groups()
+    if listed:
+        return listed.count(",") + 1
+    if count:
+        return int(count)
+    sizes = dict(part.split("=") for part in mesh.split(","))
+    return math.prod(int(sizes[axis]) for axis in axes.split(","))
 
 
 def dimensions(shape: str) -> tuple[int, ...]:
