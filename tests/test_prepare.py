@@ -151,6 +151,16 @@ def test_another_configuration_is_refused(
         prepare(make_config(**change), tmp_path)
 
 
+def test_a_folder_from_before_a_key_was_there(tmp_path: pathlib.Path) -> None:
+    manifest = prepare(make_config(), tmp_path).folder / "manifest.json"
+    record = json.loads(manifest.read_text())
+    del record["config"]["data.digits"]
+    manifest.write_text(json.dumps(record))
+    prepare(make_config(), tmp_path)
+    with pytest.raises(UserError, match=r"data\.digits: 9 -> 3"):
+        prepare(make_config(data_digits=3), tmp_path)
+
+
 def test_changed_input_is_refused_and_absent_input_is_told(
     tmp_path: pathlib.Path,
 ) -> None:
