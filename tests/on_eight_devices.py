@@ -323,11 +323,21 @@ def test_two_processes_are_one(unbroken, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_lost_process_ends_the_others_and_the_run_goes_on(unbroken, tmp_path):
+def test_a_stopped_or_lost_process_ends_the_others_and_the_run_goes_on(
+    unbroken, tmp_path
+):
     settings, expected = unbroken
     workdir = tmp_path / "run"
     first, second = start_processes(settings, workdir)
-    wait_for(workdir, 3)
+    wait_for(workdir, 1)
+    second.terminate()
+    output = first.communicate(timeout=60)[0]
+    second.communicate(timeout=60)
+    assert (first.returncode, second.returncode) == (0, 0)
+    stopped = re.search(r"stopped at step (\d); the same command goes on", output)
+    assert stopped and int(stopped[1]) < LAST
+    first, second = start_processes(settings, workdir)
+    wait_for(workdir, int(stopped[1]) + 1)
     second.kill()
     second.communicate()
     output = first.communicate(timeout=60)[0]

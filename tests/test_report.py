@@ -81,7 +81,7 @@ def write(
     found = {
         "split": "test",
         "step": steps,
-        "averaged_steps": [1, 2, 3, 4, steps],
+        "averaged_steps": [*range(1, settings.decode.average), steps],
         "beam": 4,
         "alpha": 0.6,
         "length_penalty": "gnmt",
@@ -126,7 +126,7 @@ def line(table: tables.Table, *cells: str) -> dict[str, str]:
     return dict(zip(table.columns, found, strict=True))
 
 
-TITLE = "Table 3, a replica on numbers at scale 0.125"
+TITLE = "Table 3, a replica on numbers at scale 0.25"
 
 
 # ---- figures and verdicts ------------------------------------------------------------
@@ -343,10 +343,10 @@ def refusal(folder: Path) -> str:
 @pytest.mark.parametrize(
     "changes, difference",
     [
-        ({"optimizer.warmup": 77}, "optimizer.warmup: 200 -> 77"),
-        ({"data.train_pairs": 77}, "data.train_pairs: 40000 -> 77"),
+        ({"optimizer.warmup": 77}, "optimizer.warmup: 150 -> 77"),
+        ({"data.train_pairs": 77}, "data.train_pairs: 8000 -> 77"),
         ({"train.steps": 77}, "train.steps: "),
-        ({"model.d_ff": 128}, "model.d_ff: 256 -> 128"),
+        ({"model.d_ff": 128}, "model.d_ff: 512 -> 128"),
         ({"model.layers": 2}, "model.layers: 6 -> 2"),
         ({"decode.beam": 5}, "decode.beam: 4 -> 5"),
     ],
@@ -425,7 +425,7 @@ def test_two_studies_in_one_folder_are_refused(small):
     write(small / "other", settings_of("base", 0, on="multi30k"), 5.0, 3)
     text = refusal(small)
     assert "multi30k at scale 0.25 (other)" in text
-    assert "numbers at scale 0.125 (base/seed_0)" in text
+    assert "numbers at scale 0.25 (base/seed_0)" in text
 
 
 def test_the_same_row_and_seed_twice_is_refused(small):

@@ -62,9 +62,8 @@ def test_a_replica_keeps_what_the_row_is_about(name, data):
 
 
 def test_a_replica_of_the_size_that_the_recipe_is_for_takes_its_steps():
-    for data, scale in (("numbers", 0.25), ("multi30k", 0.5)):
-        recipe = config.resolve(experiment(data))
-        assert row(f"base,data={data},scale={scale}").train.steps == recipe.train.steps
+    recipe = config.resolve(experiment("multi30k"))
+    assert row("base,data=multi30k,scale=0.5").train.steps == recipe.train.steps
 
 
 def test_options_come_in_any_order_and_the_row_is_base_by_default():
