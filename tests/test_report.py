@@ -81,7 +81,7 @@ def write(
     found = {
         "split": "test",
         "step": steps,
-        "averaged_steps": [*range(1, settings.decode.average), steps],
+        "averaged_steps": [*range(1, min(settings.decode.average, 5)), steps],
         "beam": 4,
         "alpha": 0.6,
         "length_penalty": "gnmt",
@@ -150,7 +150,7 @@ def test_figures_stand_beside_the_paper_s(small):
     assert base["FLOPs paper"] == "3.3e18" and one_head["FLOPs paper"] == ""
     # No corpus is at hand, so neither is the size of its vocabulary.
     assert base["params ours, M"] == base["FLOPs ours"] == ""
-    for part in ("last checkpoint", "d_model = 64", "(test)", "tok:punctuation+moses"):
+    for part in ("last checkpoint", "d_model = 128", "(test)", "tok:punctuation+moses"):
         assert part in table.note
     assert "No finished run of A_h4, " in table.note
     assert table.note.endswith("Without a run here, and left out: Table 2 and Table 4.")
@@ -366,10 +366,10 @@ def test_what_a_row_is_about_has_to_be_the_row_s(small):
 
 def test_a_base_of_another_width_than_the_scale_says_is_refused(tmp_path):
     study(tmp_path, {"B_dk16": ([5.0], 3)})
-    changes: dict[str, Any] = {"model.d_k": 16}
+    changes: dict[str, Any] = {"model.d_k": 32}
     odd = settings_of("base", 0, **changes)
     write(tmp_path / "odd", odd, 5.0, 3)
-    assert "odd: expected model.d_k = 8 of row base, got 16" in refusal(tmp_path)
+    assert "odd: expected model.d_k = 16 of row base, got 32" in refusal(tmp_path)
 
 
 def test_the_rows_themselves_and_where_files_lie_are_no_mixture(tmp_path):
