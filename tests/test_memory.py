@@ -130,6 +130,7 @@ def test_layers_are_put_together_and_taken_apart_wherever_parameters_are():
     assert_identical(unstack_layers(apart), apart)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_a_loop_and_its_checkpoints_stay_the_same(
     tmp_path, monkeypatch
 ):

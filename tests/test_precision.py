@@ -91,6 +91,7 @@ def backward(dtype, operands, gradient):
 product_of_rounded.defvjp(forward, backward)
 
 
+@pytest.mark.slow
 def test_the_gradient_is_that_of_rounded_operands(monkeypatch):
     params = start_of(EXACT).params
 
