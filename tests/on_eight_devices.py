@@ -28,7 +28,7 @@ from reference import assert_close
 from test_resume import command
 from test_train import flat, lines_of, sentences, tiny, tiny_run
 
-from transformer import config, parallel, train
+from transformer import config, parallel, plan, train
 from transformer.config import Config
 from transformer.data.tokenizers import Bytes, Vocabulary
 from transformer.model import Transformer, init_params, make_model
@@ -137,6 +137,18 @@ def test_the_masks_of_another_device_would_be_seen():
 def test_parts_of_a_batch_are_as_many_devices():
     eight = spread("8 1 1")
     assert_same_training(spread("1 1 1", **{"optimizer.accumulation": 8}), eight)
+
+
+def test_a_plan_s_formulas_are_what_the_compiler_makes():
+    settings = spread("2 2 2", **{"model.layers": 2, "optimizer.name": "adam"})
+    # Wide enough that what is counted outweighs a loss's few sums.
+    load, mesh = plan.Load(64, 8, 8, 160), plan.Mesh(2, 2, 2)
+    compiled = plan.as_compiled(settings, mesh, load, jax.devices())
+    paper = plan.by_formula(settings, mesh, load)
+    assert compiled.operations == pytest.approx(paper.operations, rel=0.03)
+    assert compiled.sent == pytest.approx(paper.sent, rel=0.03)
+    # On paper biases are whole: of so narrow a model up to a tenth of the parameters.
+    assert 0 <= paper.held - compiled.held < 0.1 * paper.held
 
 
 def test_pmap_is_jit():

@@ -219,7 +219,7 @@ def test_a_layer_keeps_its_input_and_what_the_policy_names():
 def instructions(count: int, scan: bool) -> int:
     """Return how many the train step hands to the compiler."""
     c = settings("none", scan, **{"model.layers": count, "tokenizer.vocab_size": V})
-    text = bench.step_to_trace(c, rows=8, length=6)().as_text()
+    text = bench.step_to_trace(c, 8, 6, jax.devices())().as_text()
     return sum(" = " in line for line in text.splitlines())
 
 
@@ -237,7 +237,7 @@ def test_a_step_that_computes_again_has_fewer_temporaries():
 
     def temporaries(remat):
         c = settings(remat, True, **changes)
-        compiled: Any = bench.step_to_trace(c, rows=32, length=16)().compile()
+        compiled: Any = bench.step_to_trace(c, 32, 16, jax.devices())().compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
     # Of a pair of layers "layers" keeps the inputs, 2 x 16 x 16 floats a sentence, and
@@ -250,7 +250,7 @@ def test_a_step_that_computes_again_has_fewer_temporaries():
 def test_the_bench_tells_the_memory_of_every_way(monkeypatch):
     tried = []
 
-    def step_to_trace(c, rows, length):
+    def step_to_trace(c, rows, length, devices):
         tried.append((c.parallel.remat, c.parallel.scan, rows, length))
         size = types.SimpleNamespace(temp_size_in_bytes=1e6 * len(tried))
         program = types.SimpleNamespace(memory_analysis=lambda: size)

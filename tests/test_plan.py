@@ -162,8 +162,9 @@ def test_operations_are_spread_evenly_and_count_what_is_made_twice():
 
 
 def test_the_command_prints_a_line_for_each_size_and_mesh(capsys):
-    config = f"--config={EXPERIMENTS / 'base.py'}"
-    assert cli.main(["bench", config, "--plan", "--tokens=32768", "--length=64"]) == 0
+    sizes = ["--tokens=32768", "--length=64", "--simulate=0"]
+    arguments = [f"--config={EXPERIMENTS / 'base.py'}", "--plan", *sizes]
+    assert cli.main(["bench", *arguments]) == 0
     lines = [x for x in capsys.readouterr().out.splitlines() if x.startswith("| ")]
     assert len(lines) == 1 + len(plan.SIZES) * len(plan.MESHES)
     assert {mesh.devices for mesh in plan.MESHES} == {1, 8, 64, 512}
@@ -171,5 +172,19 @@ def test_the_command_prints_a_line_for_each_size_and_mesh(capsys):
     load = Load(512, 64, 64, 37_000)
     first = plan.cost(base(), Mesh(1, 1, 1), load)
     assert cells[:3] == ["base", "1", "1 x 1 x 1"] and cells[-1] == "formula"
-    assert cells[3] == f"{first.parameters / 1e9:.3f}"
-    assert float(cells[7]) == pytest.approx(sum(first[:4]) / 1e9, 0.01)
+    held, within = float(cells[3]), float(cells[4])
+    assert held == pytest.approx(3 * first.parameters / 1e9, 0.01)
+    assert within == pytest.approx((first.gradients + first.activations) / 1e9, 0.01)
+    assert float(cells[5]) == pytest.approx(held + within, 0.01)
+
+
+def test_a_step_on_one_device_as_compiled():
+    """Every figure that the compiler tells, beside the formula's."""
+    c = settings(**{"model.dropout": 0.0})
+    load = Load(rows=16, source=8, target=8, vocabulary=30)
+    found = plan.as_compiled(c, Mesh(1, 1, 1), load, jax.devices())
+    paper = plan.by_formula(c, Mesh(1, 1, 1), load)
+    ids = 2 * 16 * 8 * 4
+    assert 0 <= found.held - paper.held - ids < 100  # counters
+    assert found.sent == paper.sent == 0
+    assert found.operations == pytest.approx(paper.operations, 0.05)

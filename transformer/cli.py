@@ -127,7 +127,13 @@ FLAGS = {
     ),
     "plan": _switch(
         "measure nothing; print what a step costs each of 1 to 512 devices, for four "
-        "sizes of model and each way to spread them, by formula"
+        "sizes of model and each way to spread them"
+    ),
+    "simulate": _count(
+        "with --plan: up to so many devices are simulated and a step is compiled for "
+        "them; for more, the formula serves",
+        8,
+        least=0,
     ),
     "tokens": _count("slots a side of a batch (default: the config's)"),
     "length": _count("tokens of the longest sentence", 32, least=2),
@@ -293,11 +299,14 @@ def _bench(values: flags.FlagValues) -> int:
                 "bench: expected --plan without --what and --profile, as it measures "
                 "nothing; leave them out"
             )
+        from transformer import parallel
         from transformer.paper.tables import markdown
         from transformer.plan import table
 
+        devices = parallel.simulate(values.simulate) if values.simulate else []
         tokens = values.tokens or settings.batch.tokens
-        _write(values.output, markdown(table(settings, tokens, values.length)))
+        found = table(settings, tokens, values.length, devices)
+        _write(values.output, markdown(found))
         return 0
     _start(settings.device)
     from transformer.bench import bench
@@ -616,7 +625,7 @@ COMMANDS = {
         "measure the speed of training, search, input or start on this machine, or the "
         "memory of training",
         ("config",),
-        ("what", "plan", "tokens", "length", "rounds", "output", "profile"),
+        ("what", "plan", "simulate", "tokens", "length", "rounds", "output", "profile"),
     ),
     "ablate": Command(
         _ablate,

@@ -54,6 +54,13 @@ def start(device: str) -> str:
     return f"devices: {text}; jax {jax.__version__}; compiled programs: {cache}"
 
 
+def simulate(count: int) -> list[jax.Device]:
+    """Let the CPU be so many devices; call it before any computation."""
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", count)
+    return jax.devices()
+
+
 def accelerators() -> tuple[str, int]:
     """Return the platform of this machine's devices, and how many chips there are."""
     devices = jax.local_devices()
@@ -283,8 +290,7 @@ def _axes(path: Any, leaf: Any) -> tuple[str | None, ...]:
         return ()
     for pattern, axes in RULES.items():
         if re.search(rf"(^|[._]){pattern}$", name):
-            stacked = leaf.ndim - len(axes)  # the layers of parallel.scan, uncut
-            return (None,) * stacked + axes
+            return (None,) * (leaf.ndim - len(axes)) + axes  # layers, with scan, first
     raise KeyError(f"no rule in parallel.RULES for the parameter {name}")
 
 

@@ -1,7 +1,8 @@
-"""A step on many devices, on paper: memory, communication and operations.
+"""A step on many devices: memory, communication and operations.
 
-All by formula, in the letters of the paper, with B rows of S source and T target slots
-in the global batch, and a mesh of d x f x t devices (data, fsdp, tensor):
+As compiled for real or simulated devices, or by formula, in the letters of the paper,
+with B rows of S source and T target slots in the global batch, and a mesh of d x f x t
+devices (data, fsdp, tensor):
 
 * rows are cut d f ways; parameters, gradients and moments f t ways, but for biases and
   norms, a thousandth of them, which count as whole; of a layer's results those of its
@@ -19,9 +20,13 @@ al., Megatron-LM, arXiv:1909.08053 (tensor); Korthikanti et al., arXiv:2205.0519
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from transformer import config, flops
+import jax
+
+from transformer import config, flops, programs
+from transformer.bench import compile_anew, step_to_trace
 from transformer.config import Config
 from transformer.model import TARGET_SPACES, configured_vocabulary
 from transformer.paper.tables import Table
@@ -55,8 +60,17 @@ class Load(NamedTuple):
     vocabulary: int  # V
 
 
+class Figures(NamedTuple):
+    """What a step costs each device, by formula or as compiled."""
+
+    held: float  # bytes, from step to step: parameters and moments
+    within: float  # bytes, within a step: gradients, activations and all else
+    sent: float  # bytes
+    operations: float  # 2 a multiply-add
+
+
 class Cost(NamedTuple):
-    """What a step costs each device."""
+    """What a step costs each device by formula."""
 
     parameters: float  # bytes
     gradients: float  # bytes
@@ -293,13 +307,53 @@ def communication(settings: Config, mesh: Mesh, load: Load) -> float:
 # ---------------------------------------------------------------------------- the table
 
 
-def table(settings: Config, tokens: int, length: int) -> Table:
+def by_formula(settings: Config, mesh: Mesh, load: Load) -> Figures:
+    """Return what a step costs each device of a mesh, on paper."""
+    found = cost(settings, mesh, load)
+    return Figures(
+        found.parameters + found.moments,
+        found.gradients + found.activations,
+        found.communication,
+        found.operations,
+    )
+
+
+def as_compiled(
+    settings: Config, mesh: Mesh, load: Load, devices: Sequence[jax.Device]
+) -> Figures:
+    """Compile a step for devices and read the program; nothing is computed.
+
+    Args:
+      settings: the model, and how it is trained.
+      mesh: d, f and t.
+      load: the global batch, of sides of equal length.
+      devices: real or simulated, as many as the mesh has.
+    """
+    spread = dataclasses.replace(settings.parallel, **mesh._asdict())
+    model = dataclasses.replace(settings.model, vocab_size=load.vocabulary)
+    settings = dataclasses.replace(settings, parallel=spread, model=model)
+    trace = step_to_trace(settings, load.rows, load.source, devices)
+    program = compile_anew(trace)
+    memory, text = program.memory_analysis(), program.as_text()
+    return Figures(
+        memory.argument_size_in_bytes,
+        memory.temp_size_in_bytes,
+        programs.sent(text),
+        programs.operations(text),
+    )
+
+
+def table(
+    settings: Config, tokens: int, length: int, devices: Sequence[jax.Device] = ()
+) -> Table:
     """Put four sizes of model on each mesh.
 
     Args:
       settings: all but the sizes.
       tokens: slots a side of the global batch; rounded to what all meshes can cut.
       length: of the sentences on both sides.
+      devices: real or simulated; for meshes of at most so many a step is compiled, for
+        larger ones the formula serves.
     """
     vocabulary = configured_vocabulary(settings)
     rows = max(round(tokens / length / _DEVICES), 1) * _DEVICES
@@ -308,15 +362,18 @@ def table(settings: Config, tokens: int, length: int) -> Table:
     for name, size in SIZES.items():
         sized = _resized(settings, size)
         for mesh in MESHES:
-            cells.append(
-                (name, str(mesh.devices), str(mesh), *_cells(sized, mesh, load))
-            )
+            here, source = devices[: mesh.devices], "formula"
+            if len(here) == mesh.devices:
+                found, source = as_compiled(sized, mesh, load, here), "compiled"
+            else:
+                found = by_formula(sized, mesh, load)
+            cells.append((name, str(mesh.devices), str(mesh), *_cells(found), source))
     how = settings.parallel
     return Table(
         f"One step of {rows:,} x {length} tokens a side, V = {vocabulary:,}, "
         f"{settings.model.dtype}, remat={how.remat}, scan={how.scan}",
-        ("model", "devices", "data x fsdp x tensor", "parameters, GB")
-        + ("gradients, GB", "moments, GB", "activations, GB", "sum, GB")
+        ("model", "devices", "data x fsdp x tensor", "parameters and moments, GB")
+        + ("gradients and activations, GB", "sum, GB")
         + ("sent, GB", "operations, 10^12", "from"),
         tuple(cells),
         "Each figure is of one device; GB are 10^9 bytes; sent and operations are of "
@@ -329,12 +386,10 @@ def _resized(settings: Config, size: dict[str, Any]) -> Config:
     return dataclasses.replace(settings, model=model)
 
 
-def _cells(settings: Config, mesh: Mesh, load: Load) -> list[str]:
-    found = cost(settings, mesh, load)
-    memory = found[:4]
-    gigabytes = [*memory, sum(memory), found.communication]
+def _cells(found: Figures) -> list[str]:
+    gigabytes = [found.held, found.within, found.held + found.within, found.sent]
     figures = [x / 1e9 for x in gigabytes] + [found.operations / 1e12]
-    return [*map(_digits, figures), "formula"]
+    return [*map(_digits, figures)]
 
 
 def _digits(value: float) -> str:

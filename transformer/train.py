@@ -315,17 +315,18 @@ def _run(settings, workdir, mesh, prepared, plan, say) -> bool:
     vocabulary, validation = prepared.vocabulary, prepared.corpora["validation"]
     model = model_of(settings, vocabulary)
     draw = functools.partial(init_state, settings, model)
-    abstract = apart = parallel.placed(mesh, jax.eval_shape(draw))
-    if settings.parallel.scan:
-        apart = parallel.placed(mesh, jax.eval_shape(unstack_layers, abstract))
-    take_apart = jax.jit(unstack_layers)
+    abstract = parallel.placed(mesh, jax.eval_shape(draw))
     parallel.check_divides(mesh.shape, abstract.params)
+    kept = abstract  # what checkpoints hold
+    if settings.parallel.scan:
+        kept = parallel.placed(mesh, jax.eval_shape(unstack_layers, abstract))
+    apart = _put(unstack_layers, kept)
     train_step = compile_step(settings, model, mesh, abstract)
     with (
         _Signals() as signals,
         Checkpoints(workdir / "checkpoints", wishes.keep, say) as checkpoints,
     ):
-        state, seen = _start(draw, abstract, apart, vocabulary.digest, checkpoints, say)
+        state, seen = _start(draw, abstract, kept, vocabulary.digest, checkpoints, say)
         first = done = int(state.step)
 
         def record(ended=False):
@@ -346,7 +347,7 @@ def _run(settings, workdir, mesh, prepared, plan, say) -> bool:
                 "batches_taken": step,
                 "tokens": seen,
             }
-            tree = take_apart(state) if settings.parallel.scan else state
+            tree = state if kept is abstract else apart(state)
             checkpoints.save(step, tree._asdict(), metadata, metric, temporary)
             record()
 
@@ -400,17 +401,16 @@ def _run(settings, workdir, mesh, prepared, plan, say) -> bool:
 def _start(
     draw: Callable[[], State],
     abstract: State,
-    apart: State,
+    kept: State,
     vocabulary: str,
     checkpoints: Checkpoints,
     say: Callable[[str], None],
 ) -> tuple[State, int]:
     """Return the state to go on from and the target tokens seen so far."""
-    places = jax.tree.map(lambda x: x.sharding, abstract)
     if not checkpoints.steps():
         # Each device draws what it holds, placed like a restored state.
-        return jax.jit(draw, out_shardings=places)(), 0
-    step, tree, metadata = checkpoints.restore(apart._asdict())
+        return _put(draw, abstract)(), 0
+    step, tree, metadata = checkpoints.restore(kept._asdict())
     if metadata["vocabulary"] != vocabulary:
         raise UserError(
             f"checkpoint of step {step}: expected vocabulary {vocabulary[:12]}, got "
@@ -419,9 +419,15 @@ def _start(
         )
     say(f"resuming from step {step:,}")
     state = State(**tree)
-    if apart is not abstract:
-        state = jax.jit(stack_layers, out_shardings=places)(state)
+    if kept is not abstract:
+        state = _put(stack_layers, abstract)(state)
     return state, metadata["tokens"]
+
+
+def _put(function: Callable[..., State], abstract: State) -> Callable[..., State]:
+    """Compile a function whose results lie as ``abstract`` has them."""
+    places = jax.tree.map(lambda x: x.sharding, abstract)
+    return jax.jit(function, out_shardings=places)
 
 
 def _due(step: int, every: int) -> bool:
