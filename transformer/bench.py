@@ -327,7 +327,7 @@ def _memory(settings: Config, tokens: int, length: int) -> dict[str, Any]:
 
 def _search(settings, beams, slots, length, rounds, profile) -> dict[str, Any]:
     vocabulary = configured_vocabulary(settings)
-    model = make_model(settings.model, vocabulary, vocabulary)
+    model = _model(settings)
     height = max(slots // length, 1)
     source = ragged_sentences(height, length, vocabulary)
     search = Searcher(settings, model, source, beams)

@@ -300,7 +300,6 @@ def _bench(values: flags.FlagValues) -> int:
                 "nothing; leave them out"
             )
         from transformer import parallel
-        from transformer.paper.tables import markdown
         from transformer.plan import table
 
         devices = parallel.simulate(values.simulate) if values.simulate else []
