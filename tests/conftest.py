@@ -6,7 +6,26 @@ import os
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import hypothesis
+import pytest
 
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+@pytest.fixture
+def workdir_of(tmp_path, monkeypatch):
+    """Let the commands find a given translator in a workdir, on the devices here.
+
+    The function takes the module whose ``load`` they call, the settings and the
+    translator, and returns the workdir.
+    """
+    from transformer import config, parallel
+
+    def put(module, settings, translator):
+        (tmp_path / "config.json").write_text(config.to_json(settings))
+        monkeypatch.setattr(parallel, "start", lambda device: f"devices: {device}")
+        monkeypatch.setattr(module, "load", lambda workdir, step: translator)
+        return tmp_path
+
+    return put

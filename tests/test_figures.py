@@ -12,7 +12,7 @@ import pytest
 import test_model
 from test_config import base
 
-from transformer import cli, config, figures, layers, parallel, plots
+from transformer import cli, figures, layers, plots, translate
 from transformer.config import UserError
 from transformer.data.tokenizers import Vocabulary, Whitespace
 from transformer.translate import Translator
@@ -227,13 +227,8 @@ def test_pictures_name_what_they_show(tmp_path):
 
 
 @pytest.fixture
-def trained(tmp_path, monkeypatch, learned):
-    (tmp_path / "config.json").write_text(config.to_json(base()))
-    monkeypatch.setattr(parallel, "start", lambda device: f"devices: {device}")
-    from transformer import translate
-
-    monkeypatch.setattr(translate, "load", lambda workdir, step: learned)
-    return tmp_path
+def trained(workdir_of, learned):
+    return workdir_of(translate, base(), learned)
 
 
 def test_the_command_draws_each_kind(trained, capsys):

@@ -6,7 +6,7 @@ import test_translate
 from reference import assert_close
 from test_translate import ROUNDINGS, SETTINGS
 
-from transformer import cli, config, parallel, search_tree
+from transformer import cli, search_tree
 from transformer.config import UserError
 from transformer.data.tokenizers import EOS, Bytes, Vocabulary
 from transformer.search_tree import Tree, trace
@@ -93,12 +93,10 @@ def test_a_sentence_without_text_is_refused(translator):
         trace(translator, " ")
 
 
-def test_the_command(translator, tmp_path, monkeypatch, capsys):
-    (tmp_path / "config.json").write_text(config.to_json(SETTINGS))
-    monkeypatch.setattr(parallel, "start", lambda device: f"devices: {device}")
-    monkeypatch.setattr(search_tree, "load", lambda workdir, step: translator)
-    call = ["visualize", f"--workdir={tmp_path}", "--beam"]
-    output = tmp_path / "tree.html"
+def test_the_command(translator, workdir_of, capsys):
+    workdir = workdir_of(search_tree, SETTINGS, translator)
+    call = ["visualize", f"--workdir={workdir}", "--beam"]
+    output = workdir / "tree.html"
     more = ["--source=ab", "--width=3", "--alpha=1", f"--output={output}"]
     assert cli.main([*call, *more]) == 0
     page = output.read_text(encoding="utf-8")

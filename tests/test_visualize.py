@@ -13,7 +13,7 @@ import test_translate
 from reference import assert_close
 from test_config import base
 
-from transformer import cli, config, parallel, visualize
+from transformer import cli, visualize
 from transformer.config import UserError
 from transformer.data.tokenizers import EOS, Vocabulary, Whitespace
 from transformer.translate import Translator
@@ -447,11 +447,8 @@ def test_the_largest_page_works(browser, tmp_path):
 
 
 @pytest.fixture
-def trained(tmp_path, monkeypatch, translator):
-    (tmp_path / "config.json").write_text(config.to_json(base()))
-    monkeypatch.setattr(parallel, "start", lambda device: f"devices: {device}")
-    monkeypatch.setattr(visualize, "load", lambda workdir, step: translator)
-    return tmp_path
+def trained(workdir_of, translator):
+    return workdir_of(visualize, base(), translator)
 
 
 def test_the_command_writes_pages_pictures_and_tables(trained, capsys):
