@@ -77,7 +77,20 @@ _REPLICAS: dict[str, tuple[float, dict[str, Any]]] = {
             "decode.average": 3,
         },
     ),
-    "multi30k": (0.25, {"train.steps": 2_250}),
+    "multi30k": (
+        0.25,
+        {
+            "tokenizer.vocab_size": 2_000,
+            "batch.tokens": 1024,
+            "batch.shapes": 2,
+            "optimizer.scale": 0.25,
+            "optimizer.warmup": 500,
+            "train.steps": 1_500,
+            "train.evaluate_every": 250,
+            "train.checkpoint_every": 250,
+            "decode.average": 3,
+        },
+    ),
 }
 _OWN_TEXT: tuple[float, dict[str, Any]] = (0.5, {})
 _WIDTHS = ("d_model", "d_ff", "d_k", "d_v")
