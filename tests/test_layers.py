@@ -99,7 +99,7 @@ def test_a_backend_without_a_form_multiplies_float32(monkeypatch):
     def fail(dtype):
         raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: BF16 x BF16 = F32")
 
-    monkeypatch.setattr(layers, "_every_form", fail)
+    monkeypatch.setattr(layers, "_try_every_form", fail)
     assert layers.operand_dtype("bfloat16", "another") == "float32"
     assert layers.operand_dtype("float32", "another") == "float32"
     monkeypatch.setattr(layers, "operand_dtype", lambda wanted, backend: "float32")
@@ -113,7 +113,7 @@ def test_other_errors_of_a_backend_are_not_hidden(monkeypatch):
     def fail(dtype):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
 
-    monkeypatch.setattr(layers, "_every_form", fail)
+    monkeypatch.setattr(layers, "_try_every_form", fail)
     with pytest.raises(jax.errors.JaxRuntimeError, match="EXHAUSTED"):
         layers.operand_dtype("bfloat16", "a third")
 

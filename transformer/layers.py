@@ -76,14 +76,18 @@ def operand_dtype(wanted: str, backend: str) -> str:
     """
     if wanted == "float32":
         return wanted
-    with jax.ensure_compile_time_eval():
-        try:
-            jax.block_until_ready(_every_form(wanted))
-        except jax.errors.JaxRuntimeError as error:
-            if "UNIMPLEMENTED" not in str(error):
-                raise
-            return "float32"
+    try:
+        _try_every_form(wanted)
+    except jax.errors.JaxRuntimeError as error:
+        if "UNIMPLEMENTED" not in str(error):
+            raise
+        return "float32"
     return wanted
+
+
+def _try_every_form(dtype: str) -> None:
+    # Compiled by hand it runs at once, as one program, in the midst of a trace too.
+    jax.block_until_ready(_every_form.lower(dtype).compile()())
 
 
 @functools.partial(jax.jit, static_argnums=0)
