@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import difflib
 import errno
+import functools
 import importlib.util
 import inspect
 import io
@@ -304,7 +305,8 @@ def _bench(values: flags.FlagValues) -> int:
 
         devices = parallel.simulate(values.simulate) if values.simulate else []
         tokens = values.tokens or settings.batch.tokens
-        found = table(settings, tokens, values.length, devices)
+        say = functools.partial(print, file=sys.stderr, flush=True)
+        found = table(settings, tokens, values.length, devices, say)
         _write(values.output, markdown(found))
         return 0
     _start(settings.device)

@@ -20,7 +20,7 @@ al., Megatron-LM, arXiv:1909.08053 (tensor); Korthikanti et al., arXiv:2205.0519
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -344,7 +344,11 @@ def as_compiled(
 
 
 def table(
-    settings: Config, tokens: int, length: int, devices: Sequence[jax.Device] = ()
+    settings: Config,
+    tokens: int,
+    length: int,
+    devices: Sequence[jax.Device] = (),
+    say: Callable[[str], None] = lambda line: None,
 ) -> Table:
     """Put four sizes of model on each mesh.
 
@@ -354,6 +358,7 @@ def table(
       length: of the sentences on both sides.
       devices: real or simulated; for meshes of at most so many a step is compiled, for
         larger ones the formula serves.
+      say: is told before each compilation, which may take minutes.
     """
     vocabulary = configured_vocabulary(settings)
     rows = max(round(tokens / length / _DEVICES), 1) * _DEVICES
@@ -364,6 +369,7 @@ def table(
         for mesh in MESHES:
             here, source = devices[: mesh.devices], "formula"
             if len(here) == mesh.devices:
+                say(f"compiling {name} for {mesh} devices")
                 found, source = as_compiled(sized, mesh, load, here), "compiled"
             else:
                 found = by_formula(sized, mesh, load)
