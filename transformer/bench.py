@@ -290,10 +290,9 @@ def step_to_trace(
     mesh, model = parallel.make_mesh(spread, devices), _model(settings)
     draw = functools.partial(init_state, settings, model)
     state = parallel.placed(mesh, jax.eval_shape(draw))
-    place = jax.sharding.NamedSharding(mesh, parallel.BY_ROWS)
-    ids = jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=place)
+    batch = parallel.abstract_rows(mesh, (rows, length, length))
     step: Any = compile_step(settings, model, mesh, state)
-    return functools.partial(step.lower, state, {"source": ids, "target": ids})
+    return functools.partial(step.lower, state, batch)
 
 
 def compile_anew(trace: Callable[[], jax.stages.Lowered]) -> Any:

@@ -8,6 +8,7 @@ import json
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from transformer.model import (
     stack_layers,
     unstack_layers,
 )
-from transformer.prepare import prepare
+from transformer.prepare import Prepared, prepare
 from transformer.records import NoRecords, Records, write_json, write_run_record
 from transformer.signals import handled
 from transformer.translate import model_of
@@ -312,46 +313,25 @@ def _introduce(
 def _run(settings, workdir, mesh, prepared, plan, say) -> bool:
     """Train from the last checkpoint to the last step; False if stopped before."""
     total, wishes = settings.train.steps, settings.train
-    vocabulary, validation = prepared.vocabulary, prepared.corpora["validation"]
-    model = model_of(settings, vocabulary)
+    validation = prepared.corpora["validation"]
+    model = model_of(settings, prepared.vocabulary)
     draw = functools.partial(init_state, settings, model)
     abstract = parallel.placed(mesh, jax.eval_shape(draw))
     parallel.check_divides(mesh.shape, abstract.params)
-    kept = abstract  # what checkpoints hold
-    if settings.parallel.scan:
-        kept = parallel.placed(mesh, jax.eval_shape(unstack_layers, abstract))
-    apart = _put(unstack_layers, kept)
     train_step = compile_step(settings, model, mesh, abstract)
     with (
         _Signals() as signals,
         Checkpoints(workdir / "checkpoints", wishes.keep, say) as checkpoints,
     ):
-        state, seen = _start(draw, abstract, kept, vocabulary.digest, checkpoints, say)
+        keeper = _Keeper(settings, workdir, mesh, prepared, abstract, checkpoints)
+        state, seen = _meanwhile(
+            lambda: keeper.begin(draw, say),
+            lambda: _compile_first(
+                settings, train_step, abstract, mesh, plan, checkpoints
+            ),
+        )
         first = done = int(state.step)
-
-        def record(ended=False):
-            if hosts.first():
-                write_run_record(
-                    workdir,
-                    settings,
-                    vocabulary.digest,
-                    prepared.checksums,
-                    seen,
-                    ended,
-                )
-
-        def save(step, metric, temporary=False):
-            metadata = {
-                "config": dataclasses.asdict(settings),
-                "vocabulary": vocabulary.digest,
-                "batches_taken": step,
-                "tokens": seen,
-            }
-            tree = state if kept is abstract else apart(state)
-            checkpoints.save(step, tree._asdict(), metadata, metric, temporary)
-            record()
-
-        record()
+        keeper.record(seen)
         records = Records(workdir, total, done, say) if hosts.first() else NoRecords()
         rows = functools.partial(parallel.local_rows, mesh)
         clocks, stops = hosts.Votes(mesh), hosts.Votes(mesh)
@@ -378,7 +358,7 @@ def _run(settings, workdir, mesh, prepared, plan, say) -> bool:
                     if planned:  # what the clock decides has no place among metrics
                         meter.validated(done, nll)
                     if by_step or by_time:
-                        save(done, nll)
+                        keeper.save(state, done, seen, nll)
                         saved, saved_step = time.monotonic(), done
                         clocks.discard()
                     meter.restart()
@@ -388,40 +368,101 @@ def _run(settings, workdir, mesh, prepared, plan, say) -> bool:
             if stop or stops.cast(bool(signals.received)):
                 seen += meter.read()
                 if saved_step != done:  # one that is kept must not become temporary
-                    save(done, None, temporary=True)
+                    keeper.save(state, done, seen, None, temporary=True)
                 checkpoints.wait()
                 say(f"stopped at step {done:,}; the same command goes on from there")
                 signals.interrupt_if_asked()
                 return False
         checkpoints.wait()
-        record(ended=True)
+        keeper.record(seen, ended=True)
     return True
 
 
-def _start(
-    draw: Callable[[], State],
-    abstract: State,
-    kept: State,
-    vocabulary: str,
-    checkpoints: Checkpoints,
-    say: Callable[[str], None],
-) -> tuple[State, int]:
-    """Return the state to go on from and the target tokens seen so far."""
-    if not checkpoints.steps():
-        # Each device draws what it holds, placed like a restored state.
-        return _put(draw, abstract)(), 0
-    step, tree, metadata = checkpoints.restore(kept._asdict())
-    if metadata["vocabulary"] != vocabulary:
-        raise UserError(
-            f"checkpoint of step {step}: expected vocabulary {vocabulary[:12]}, got "
-            f"{metadata['vocabulary'][:12]}; the corpus was prepared anew: choose "
-            "another workdir"
-        )
-    say(f"resuming from step {step:,}")
-    state = State(**tree)
-    if kept is not abstract:
-        state = _put(stack_layers, abstract)(state)
-    return state, metadata["tokens"]
+class _Keeper:
+    """Keeps a run's state on disk, and with it the record of the run."""
+
+    def __init__(
+        self,
+        settings: Config,
+        workdir: Path,
+        mesh: Mesh,
+        prepared: Prepared,
+        abstract: State,
+        checkpoints: Checkpoints,
+    ) -> None:
+        self._settings, self._workdir, self._prepared = settings, workdir, prepared
+        self._checkpoints = checkpoints
+        # The state as the loop has it, and as checkpoints hold it.
+        self._abstract = self._kept = abstract
+        if settings.parallel.scan:
+            self._kept = parallel.placed(mesh, jax.eval_shape(unstack_layers, abstract))
+        self._apart = _put(unstack_layers, self._kept)
+
+    def begin(
+        self, draw: Callable[[], State], say: Callable[[str], None]
+    ) -> tuple[State, int]:
+        """Return the state to go on from and the target tokens seen so far."""
+        if not self._checkpoints.steps():
+            # Each device draws what it holds, placed like a restored state.
+            return _put(draw, self._abstract)(), 0
+        step, tree, metadata = self._checkpoints.restore(self._kept._asdict())
+        digest = self._prepared.vocabulary.digest
+        if metadata["vocabulary"] != digest:
+            raise UserError(
+                f"checkpoint of step {step}: expected vocabulary {digest[:12]}, got "
+                f"{metadata['vocabulary'][:12]}; the corpus was prepared anew: choose "
+                "another workdir"
+            )
+        say(f"resuming from step {step:,}")
+        state = State(**tree)
+        if self._settings.parallel.scan:
+            state = _put(stack_layers, self._abstract)(state)
+        return state, metadata["tokens"]
+
+    def save(
+        self,
+        state: State,
+        step: int,
+        tokens: int,
+        metric: float | None,
+        temporary: bool = False,
+    ) -> None:
+        """Save the state after so many steps and target tokens."""
+        metadata = {
+            "config": dataclasses.asdict(self._settings),
+            "vocabulary": self._prepared.vocabulary.digest,
+            "batches_taken": step,
+            "tokens": tokens,
+        }
+        tree = self._apart(state) if self._settings.parallel.scan else state
+        self._checkpoints.save(step, tree._asdict(), metadata, metric, temporary)
+        self.record(tokens)
+
+    def record(self, tokens: int, ended: bool = False) -> None:
+        """Write the record of the run."""
+        if hosts.first():
+            digest, sums = self._prepared.vocabulary.digest, self._prepared.checksums
+            write_run_record(self._workdir, self._settings, digest, sums, tokens, ended)
+
+
+def _compile_first(settings, train_step, abstract, mesh, plan, checkpoints) -> None:
+    """Compile the step for the first batch; its first call finds it compiled."""
+    if settings.parallel.how == "jit":
+        first = max(checkpoints.steps(), default=0)
+        _, shape = plan.rows_at(*divmod(first, plan.per_epoch))
+        train_step.lower(abstract, parallel.abstract_rows(mesh, shape)).compile()
+
+
+def _meanwhile(wanted: Callable[[], Any], beside: Callable[[], None]) -> Any:
+    """Call both and return what the first returns.
+
+    They wait for each other's Python, not for the compiler, and not for what loads a
+    program from the cache.
+    """
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        future = thread.submit(wanted)
+        beside()
+        return future.result()
 
 
 def _put(function: Callable[..., State], abstract: State) -> Callable[..., State]:
