@@ -8,7 +8,6 @@ import json
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -324,12 +323,7 @@ def _run(settings, workdir, mesh, prepared, plan, say) -> bool:
         Checkpoints(workdir / "checkpoints", wishes.keep, say) as checkpoints,
     ):
         keeper = _Keeper(settings, workdir, mesh, prepared, abstract, checkpoints)
-        state, seen = _meanwhile(
-            lambda: keeper.begin(draw, say),
-            lambda: _compile_first(
-                settings, train_step, abstract, mesh, plan, checkpoints
-            ),
-        )
+        state, seen = keeper.begin(draw, say)
         first = done = int(state.step)
         keeper.record(seen)
         records = Records(workdir, total, done, say) if hosts.first() else NoRecords()
@@ -443,26 +437,6 @@ class _Keeper:
         if hosts.first():
             digest, sums = self._prepared.vocabulary.digest, self._prepared.checksums
             write_run_record(self._workdir, self._settings, digest, sums, tokens, ended)
-
-
-def _compile_first(settings, train_step, abstract, mesh, plan, checkpoints) -> None:
-    """Compile the step for the first batch; its first call finds it compiled."""
-    if settings.parallel.how == "jit":
-        first = max(checkpoints.steps(), default=0)
-        _, shape = plan.rows_at(*divmod(first, plan.per_epoch))
-        train_step.lower(abstract, parallel.abstract_rows(mesh, shape)).compile()
-
-
-def _meanwhile(wanted: Callable[[], Any], beside: Callable[[], None]) -> Any:
-    """Call both and return what the first returns.
-
-    They wait for each other's Python, not for the compiler, and not for what loads a
-    program from the cache.
-    """
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        future = thread.submit(wanted)
-        beside()
-        return future.result()
 
 
 def _put(function: Callable[..., State], abstract: State) -> Callable[..., State]:
