@@ -1,12 +1,16 @@
 """What every test starts from."""
 
 import os
+import signal
 
 # Before jax is imported: the tests' tolerances are those of float32 on the CPU.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import hypothesis
 import pytest
+
+# A shell makes what it starts in the background ignore Ctrl-C, which some tests send.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
