@@ -9,8 +9,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 import hypothesis
 import pytest
 
-# A shell makes what it starts in the background ignore Ctrl-C, which some tests send.
+# A shell makes what it starts in the background ignore Ctrl-C, and nohup what it starts
+# a hangup; some tests send them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)

@@ -61,9 +61,11 @@ def test_a_replica_keeps_what_the_row_is_about(name, data):
     assert (small.data, small.tokenizer) == (other.data, other.tokenizer)
 
 
-def test_a_replica_of_the_size_that_the_recipe_is_for_takes_its_steps():
-    recipe = config.resolve(experiment("multi30k"))
-    assert row("base,data=multi30k,scale=0.5").train.steps == recipe.train.steps
+@pytest.mark.parametrize("data", ["numbers", "multi30k"])
+def test_the_steps_of_a_replica_follow_its_scale(data):
+    steps = row(f"base,data={data},scale=0.25").train.steps
+    assert steps == row(f"base,data={data}").train.steps
+    assert steps * 2 == row(f"base,data={data},scale=0.5").train.steps
 
 
 def test_options_come_in_any_order_and_the_row_is_base_by_default():
