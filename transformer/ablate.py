@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import difflib
-import functools
 import json
 import os
 import shlex
@@ -24,10 +23,8 @@ from typing import Any
 from transformer import config
 from transformer.config import Config, UserError
 from transformer.launchers import Job, Launcher, check_idle
-from transformer.records import Board
+from transformer.records import Board, announce
 from transformer.signals import handled
-
-_announce = functools.partial(print, flush=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -343,7 +340,7 @@ def commands(runs: Sequence[Run]) -> Iterator[str]:
 def ablate(
     runs: Sequence[Run],
     launcher: Launcher,
-    say: Callable[[str], None] = _announce,
+    say: Callable[[str], None] = announce,
 ) -> int:
     """Run all that is not finished, several at a time.
 

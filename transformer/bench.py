@@ -30,7 +30,6 @@ from transformer import decode, flops, parallel
 from transformer.config import Config, UserError
 from transformer.data import batches
 from transformer.data.tokenizers import BOS, EOS, PAD
-from transformer.evaluate import announce
 from transformer.layers import operand_dtype
 from transformer.model import (
     Transformer,
@@ -42,7 +41,7 @@ from transformer.model import (
     start_search,
 )
 from transformer.prepare import prepare
-from transformer.records import write_json
+from transformer.records import announce, write_json
 from transformer.train import compile_step, init_state, make_train_step
 from transformer.translate import model_of
 
@@ -290,9 +289,10 @@ def step_to_trace(
     mesh, model = parallel.make_mesh(spread, devices), _model(settings)
     draw = functools.partial(init_state, settings, model)
     state = parallel.placed(mesh, jax.eval_shape(draw))
-    batch = parallel.abstract_rows(mesh, (rows, length, length))
+    place = jax.sharding.NamedSharding(mesh, parallel.BY_ROWS)
+    ids = jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=place)
     step: Any = compile_step(settings, model, mesh, state)
-    return functools.partial(step.lower, state, batch)
+    return functools.partial(step.lower, state, {"source": ids, "target": ids})
 
 
 def compile_anew(trace: Callable[[], jax.stages.Lowered]) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from transformer import decode, losses, translate
 from transformer.config import Config
 from transformer.data.tokenizers import BOS, EOS, PAD
-from transformer.evaluate import announce, batch_sums
+from transformer.evaluate import batch_sums
 from transformer.model import (
     Transformer,
     configured_vocabulary,
@@ -25,6 +25,7 @@ from transformer.model import (
     shift_right,
     start_search,
 )
+from transformer.records import announce
 
 # Float32 sums taken in another order differ by some units in the last place, 1.2e-7 of
 # the largest number, a product; a leak moves logits by a good part of their size.

@@ -23,15 +23,10 @@ from transformer.data.tokenizers import BOS, PAD
 from transformer.metrics import bleu
 from transformer.model import Transformer, abstract_params, shift_right
 from transformer.prepare import Prepared, prepare
-from transformer.records import write_json
+from transformer.records import announce, write_json
 from transformer.translate import Translator, model_of, open_run
 
 _SAMPLES = 10
-
-
-def announce(text: str) -> None:
-    """Print a line at once, also where the output is a file."""
-    print(text, flush=True)
 
 
 def evaluate(

@@ -496,16 +496,6 @@ def place_rows(mesh: Mesh, batch: Any) -> Any:
     return jax.make_array_from_process_local_data(NamedSharding(mesh, BY_ROWS), batch)
 
 
-def abstract_rows(mesh: Mesh, shape: tuple[int, int, int]) -> dict[str, Any]:
-    """Describe what ``place_rows`` makes of a batch of the shape (R, S, T)."""
-    rows, *lengths = shape
-    place = NamedSharding(mesh, BY_ROWS)
-    return {
-        side: jax.ShapeDtypeStruct((rows, length), np.int32, sharding=place)
-        for side, length in zip(("source", "target"), lengths, strict=True)
-    }
-
-
 def first_row(count: int, axes: Sequence[str]) -> jax.Array | int:
     """Return the index in the global batch of the first of this device's rows."""
     return lax.axis_index(tuple(axes)) * count if axes else 0

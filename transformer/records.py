@@ -21,6 +21,11 @@ from transformer import config
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
 
+def announce(text: str) -> None:
+    """Print a line at once, also where the output is a file."""
+    print(text, flush=True)
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write indented JSON atomically: the file is the old one or the new one."""
     scratch = path.with_name(f"{path.name}.partial")

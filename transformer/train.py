@@ -22,7 +22,7 @@ from transformer.checkpoints import Checkpoints
 from transformer.config import Config, UserError
 from transformer.data import batches
 from transformer.data.tokenizers import PAD
-from transformer.evaluate import announce, batch_sums, corpus_sums, evaluate
+from transformer.evaluate import batch_sums, corpus_sums, evaluate
 from transformer.model import (
     Transformer,
     init_params,
@@ -30,7 +30,13 @@ from transformer.model import (
     unstack_layers,
 )
 from transformer.prepare import Prepared, prepare
-from transformer.records import NoRecords, Records, write_json, write_run_record
+from transformer.records import (
+    NoRecords,
+    Records,
+    announce,
+    write_json,
+    write_run_record,
+)
 from transformer.signals import handled
 from transformer.translate import model_of
 
