@@ -35,3 +35,13 @@ def workdir_of(tmp_path, monkeypatch):
         return tmp_path
 
     return put
+
+
+@pytest.fixture
+def patch(monkeypatch):
+    """Replace what layers call: neither older traces nor those of this test serve."""
+    from transformer.model import _layer_of
+
+    _layer_of.cache_clear()
+    yield monkeypatch
+    _layer_of.cache_clear()

@@ -46,7 +46,7 @@ def spread(shape: str, **changes: Any) -> Config:
         "model.d_k": 2,
         "model.d_v": 4,
         "model.d_ff": 24,
-        "model.dropout": 0.0,  # its masks cost compilation; the others are left
+        "model.dropout": 0.0,  # its masks cost compilation: one test alone has them
         "batch.multiple": ROWS,
         "optimizer.name": "sgd",
         "optimizer.scale": 4.0,
@@ -126,6 +126,12 @@ MESHES = ["8 1 1", "1 8 1", "1 1 8", "2 2 2"]
 @pytest.mark.parametrize("shape", MESHES)
 def test_every_mesh_trains_as_one_device(shape):
     assert_same_training(spread(shape), spread("1 1 1"))
+
+
+def test_the_masks_of_the_residual_path_are_those_of_one_device():
+    rates = {"attention_dropout": 0.0, "relu_dropout": 0.0, "dropout": 0.2}
+    only = {f"model.{name}": rate for name, rate in rates.items()}
+    assert_same_training(spread("2 2 2", **only), spread("1 1 1", **only))
 
 
 def test_the_masks_of_another_device_would_be_seen():

@@ -162,8 +162,8 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("name, breaking", BROKEN, ids=[f.__name__ for _, f in BROKEN])
-def test_a_broken_model_fails(name, breaking, monkeypatch):
-    breaking(monkeypatch)
+def test_a_broken_model_fails(name, breaking, patch):
+    breaking(patch)
     assert not measure(name) <= check._TOLERANCE  # NaN fails too
 
 

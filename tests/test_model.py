@@ -469,7 +469,7 @@ def test_bfloat16_is_as_far_off_as_rounded_parameters_are():
     assert expected / 2 < off < expected * 2
 
 
-def test_fused_attention_serves_where_no_weights_are_due(monkeypatch):
+def test_fused_attention_serves_where_no_weights_are_due(patch):
     """As on a GPU, with JAX's own form of the kernel in cuDNN's place."""
     lengths, calls = {SOURCE.shape[1], TARGET.shape[1]}, []
 
@@ -479,8 +479,9 @@ def test_fused_attention_serves_where_no_weights_are_due(monkeypatch):
 
     model, params = make(layers=1, d_k=8, d_v=8, attention_dropout=0.4)
     expected = logits(model, params, SOURCE, TARGET)
-    monkeypatch.setattr(model_module, "attends_fused", lambda c, both: True)
-    monkeypatch.setattr(attention, "fused_attention", fused)
+    model_module._layer_of.cache_clear()
+    patch.setattr(model_module, "attends_fused", lambda c, both: True)
+    patch.setattr(attention, "fused_attention", fused)
     run = functools.partial(model.apply, {"params": params}, SOURCE, TARGET)
     # One rounding more or less: the same functions in another program.
     assert_close(run(method=forward), expected, 20 * round(5 * math.sqrt(4 * 150)))

@@ -275,7 +275,23 @@ class DecoderLayer(nn.Module):
         return self.residual_3(x, lambda y: self.feed_forward(y, k[4]), k[5])
 
 
-STACKS = ("encoder", "decoder")
+STACKS = {"encoder": EncoderLayer, "decoder": DecoderLayer}
+
+
+@functools.cache
+def _layer_of(stack: str, settings: config.Model) -> Callable[..., Any]:
+    """Return any layer of a stack as a function of its number, variables and inputs.
+
+    All layers share one trace, and with it all steps that see the same shapes.
+    """
+    layer: Any = STACKS[stack](settings, parent=None)
+
+    @jax.jit
+    def apply(x, i, variables, arguments, key):
+        return layer.apply(variables, x, *arguments, layers.fold_in(key, i + 1))
+
+    return apply
+
 
 # What the backward pass finds in memory of a layer, beside the layer's input.
 _KEPT = {
@@ -470,28 +486,26 @@ class Transformer(nn.Module):
         stack = getattr(self, name)
         stacked: Any = self.get_variable("params", name)
         weights_wanted = self.is_mutable_collection("attention")
-        again = self.remat != "none" and key is not None and not weights_wanted
-        if stacked is None and not again:
+        if self.is_initializing() or (weights_wanted and stacked is None):
             for i, layer in enumerate(stack):
                 x = layer(x, *arguments, layers.fold_in(key, i + 1))
             return x
         assert not weights_wanted, "a loop keeps no weights: unstack the layers"
-        one = type(stack[0])(self.config, parent=None)  # any layer, given its params
-
-        def apply(x, numbered):
-            i, params = numbered
-            k = layers.fold_in(key, i + 1)
-            return one.apply({"params": params}, x, *arguments, k), None
-
-        if again:
+        apply = _layer_of(name, self.config)
+        if self.remat != "none" and key is not None:
             # In a loop nothing can be merged with what the forward pass has computed.
             in_a_row, kept = stacked is None, _KEPT[self.remat]
             apply = jax.checkpoint(apply, policy=kept, prevent_cse=in_a_row)
-        if stacked is not None:
-            return jax.lax.scan(apply, x, (jnp.arange(len(stack)), stacked))[0]
-        for i, layer in enumerate(stack):
-            x, _ = apply(x, (i, layer.variables["params"]))
-        return x
+        if stacked is None:
+            for i, layer in enumerate(stack):
+                x = apply(x, i, layer.variables, arguments, key)
+            return x
+
+        def body(x, numbered):
+            i, params = numbered
+            return apply(x, i, {"params": params}, arguments, key), None
+
+        return jax.lax.scan(body, x, (jnp.arange(len(stack)), stacked))[0]
 
     def _positions(self, length: int, side: str) -> jax.Array | None:
         """Return what is added to embeddings at each position, (length, D)."""
@@ -652,7 +666,7 @@ def unstack_layers(tree: Any) -> Any:
         if not _in_a_loop(params):
             return params
         rest = {k: v for k, v in params.items() if k not in STACKS}
-        count = len(jax.tree.leaves(params[STACKS[0]])[0])
+        count = len(jax.tree.leaves(params["encoder"])[0])
         return rest | {
             f"{stack}_{i}": jax.tree.map(lambda x, i=i: x[i], params[stack])
             for stack in STACKS

@@ -169,6 +169,7 @@ def make_train_step(
     pmapped = parallel.PMAPPED if settings.parallel.how == "pmap" and mesh else ()
     axes = pmapped or parallel.row_axes(mesh)
     differentiate = functools.partial(gradients, settings, model, axes=axes)
+    update = jax.jit(rule.update)  # traced once for all shapes of batches
 
     def count(ids: jax.Array) -> jax.Array:
         return parallel.total((ids != PAD).sum(), pmapped)
@@ -180,7 +181,7 @@ def make_train_step(
             None if pmapped else mesh, differentiate, cut, (cut, parallel.WHOLE)
         )
         grads, sums = mapped(state.params, batch, key=key)
-        updates, opt_state = rule.update(grads, state.opt_state, state.params)
+        updates, opt_state = update(grads, state.opt_state, state.params)
         params = optax.apply_updates(state.params, updates)
         weight = jnp.maximum(sums.weight, 1.0)
         metrics = {
