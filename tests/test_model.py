@@ -492,6 +492,19 @@ def test_fused_attention_serves_where_no_weights_are_due(patch):
     assert len(calls) == 3
 
 
+def test_the_layers_of_a_stack_share_one_trace(patch):
+    model, params = make(layers=3)
+    calls, whole = [], attention.attention
+
+    def counted(*arguments, **options):
+        calls.append(arguments[0].shape)
+        return whole(*arguments, **options)
+
+    patch.setattr(attention, "attention", counted)
+    jax.eval_shape(functools.partial(model.apply, {"params": params}), SOURCE, TARGET)
+    assert len(calls) == 3  # the encoder's, and the decoder's two
+
+
 # ---- the cache -----------------------------------------------------------------------
 
 OPTIONS: list[dict[str, Any]] = [
