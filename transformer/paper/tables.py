@@ -147,6 +147,7 @@ th, td { padding: .25rem .7rem; text-align: left; vertical-align: top;
 thead th { border-bottom: 2px solid #888a; vertical-align: bottom; }
 tbody tr:hover { background: #8882; }
 .number { text-align: right; white-space: nowrap; }
+td:not(.number, :first-child) { min-width: 10em; }
 .note { max-width: 60rem; opacity: .85; }
 figure { margin: 2rem 0; }
 svg { max-width: 100%; height: auto; }
