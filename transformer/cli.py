@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import errno
 import functools
+import gc
 import importlib.util
 import inspect
 import io
@@ -715,6 +716,9 @@ def main(arguments: Sequence[str]) -> int:
 
 def run() -> None:
     """Run the command of ``sys.argv`` and exit: the console script."""
+    # Importing and tracing make objects by the hundred thousand, and to look through
+    # them for garbage after every 700 is a tenth of a start.
+    gc.set_threshold(100_000)
     code = main(sys.argv[1:])
     if code == 141:  # nobody reads what Python would flush at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
