@@ -145,6 +145,19 @@ def test_parts_of_a_batch_are_as_many_devices():
     assert_same_training(spread("1 1 1", **{"optimizer.accumulation": 8}), eight)
 
 
+def test_steps_of_two_lengths_are_those_of_one_device():
+    it = Spread(spread("2 2 2", **{"batch.lengths": 2}))
+    state, whole = it.state, spread_once(spread("1 1 1"))
+    expected = jax.tree.map(jnp.copy, whole.state)
+    for step in range(2):
+        rows = batch_of(step)
+        halves = ({k: x[i::2] for k, x in rows.items()} for i in range(2))
+        state, metrics = it.step(state, *halves)
+        expected, its_metrics = whole.step(expected, rows)
+        assert_close(metrics["loss"], its_metrics["loss"], roundings=300)
+    assert_close(flat(state.params), flat(expected.params), roundings=220, magnitude=1)
+
+
 def test_a_plan_s_formulas_are_what_the_compiler_makes():
     settings = spread("2 2 2", **{"model.layers": 2, "optimizer.name": "adam"})
     # Wide enough that what is counted outweighs a loss's few sums.

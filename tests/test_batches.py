@@ -1,6 +1,7 @@
 """Encoded corpora, batches of similar lengths, groups for evaluation."""
 
 import collections
+import functools
 import gzip
 import json
 import os
@@ -14,9 +15,12 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 
-from transformer.config import Batch, UserError
+from transformer import config
+from transformer.config import UserError
 from transformer.data import batches, tokenizers
 from transformer.data.tokenizers import EOS, PAD
+
+Batch = functools.partial(config.Batch, lengths=1)
 
 BYTES = tokenizers.Vocabulary(tokenizers.Bytes(), tokenizers.Bytes())
 
@@ -283,17 +287,33 @@ def test_prefetch_gives_the_same_batches_in_order(tmp_path: pathlib.Path) -> Non
     stop = 2 * made.per_epoch + 1
     got = list(batches.prefetch(made, made.per_epoch - 2, stop))
     assert [step for step, _ in got] == list(range(made.per_epoch - 2, stop))
-    for step, batch in got:
+    for step, (batch,) in got:
         expected = made.batch_at(step)
         for side in ("source", "target"):
             np.testing.assert_array_equal(batch[side], expected[side])
+
+
+def test_a_step_of_several_lengths_takes_the_next_batches(tmp_path) -> None:
+    corpus = store(tmp_path, random_lengths(200))
+    one = batches.Batches(corpus, Batch(tokens=160, shapes=3, multiple=2), 1)
+    two = batches.Batches(corpus, Batch(320, 3, 2, lengths=2), 1)
+    assert (two.shapes, two.per_epoch) == (one.shapes, one.per_epoch)
+    for step, parts in batches.prefetch(two, 0, one.per_epoch // 2 + 1):
+        assert len(parts) == 2
+        for i, part in enumerate(parts):
+            expected = one.batch_at(2 * step + i)
+            assert max(x.size for x in part.values()) <= 160
+            for side in ("source", "target"):
+                np.testing.assert_array_equal(part[side], expected[side])
+    with pytest.raises(UserError, match="batch.lengths x batch.multiple = 4 x 2"):
+        batches.Batches(corpus, Batch(16, 3, 2, lengths=4), 1)
 
 
 def test_wanted_rows_are_those_of_the_whole_batch(tmp_path: pathlib.Path) -> None:
     corpus = store(tmp_path, random_lengths(203))
     made = batches.Batches(corpus, Batch(tokens=320, shapes=3, multiple=4), 1)
     assert made.figures.partly_empty
-    for step, batch in batches.prefetch(
+    for step, (batch,) in batches.prefetch(
         made, 0, made.per_epoch, lambda height: np.arange(1, height, 2)
     ):
         whole = made.batch_at(step)

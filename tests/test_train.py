@@ -1,11 +1,14 @@
 """One update is that of the paper; the loop around it says and keeps what it must."""
 
+import contextlib
 import functools
 import json
 import logging
 import math
+import os
 import random
 import re
+import signal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +20,7 @@ import reference
 from reference import assert_close
 from test_config import base
 
-from transformer import config, train
+from transformer import config, parallel, train
 from transformer.checkpoints import Checkpoints
 from transformer.config import Config, UserError
 from transformer.data import batches
@@ -320,6 +323,45 @@ def test_bfloat16_stays_close_to_float32():
     assert 0 < difference.max() < 2**-8 * max(exact)
 
 
+# ---- steps of several batches --------------------------------------------------------
+
+
+def several(settings: Config):
+    mesh = parallel.make_mesh(settings.parallel, jax.devices()[:1])
+    start = start_of(settings)
+    step = train.compile_step(settings, model_of(settings), mesh, start)
+    return lambda *parts: step(jax.tree.map(jnp.copy, start), *parts)
+
+
+def test_a_step_of_two_lengths_is_one_of_all_their_pairs():
+    plain: dict[str, Any]
+    plain = {"model.attention_dropout": 0.0, "model.relu_dropout": 0.0}
+    plain |= {"model.dropout": 0.0, "optimizer.name": "sgd", "optimizer.scale": 4.0}
+    short = {"source": sentences(12, 3, seed=3), "target": sentences(12, 9, seed=4)}
+    together = {
+        side: np.concatenate([np.pad(x, ((0, 0), (0, 9 - x.shape[1]))) for x in both])
+        for side in ("source", "target")
+        for both in [(BATCH[side], short[side])]
+    }
+    one = tiny(**plain)
+    expected, its_metrics = step_of(one)(start_of(one), together)
+    state, metrics = several(tiny(**plain, **{"batch.lengths": 2}))(BATCH, short)
+    assert_close(flat(state.params), flat(expected.params), roundings=200, magnitude=1)
+    assert metrics.keys() == its_metrics.keys()
+    for name, value in its_metrics.items():
+        assert_close(metrics[name], value, roundings=100)
+    assert state.step == 1 and metrics["target_tokens"] > TOKENS
+
+
+def test_the_batches_of_a_step_have_masks_of_their_own():
+    step = several(tiny(**{"batch.lengths": 2, "model.dropout": 0.5}))
+    empty = {name: np.zeros_like(ids) for name, ids in BATCH.items()}
+    orders = (BATCH, empty), (empty, BATCH), (BATCH, BATCH)
+    first, second, both = (float(step(*parts)[1]["loss"]) for parts in orders)
+    assert abs(first - second) > 0.001
+    assert both == pytest.approx((first + second) / 2, rel=1e-5)
+
+
 # ---- the loop ------------------------------------------------------------------------
 
 
@@ -331,6 +373,19 @@ _KEPT: dict[Any, Any] = {}
 
 def kept_train_step(settings, model, mesh):
     return _KEPT.setdefault(model, _MAKE(settings, model, mesh))
+
+
+@contextlib.contextmanager
+def compilations():
+    """Collect what jax says of its compilations, in any thread."""
+    logged: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore
+    logging.getLogger("jax").addHandler(handler)
+    jax.config.update("jax_log_compiles", True)
+    yield logged
+    jax.config.update("jax_log_compiles", False)
+    logging.getLogger("jax").removeHandler(handler)
 
 
 class Run(NamedTuple):
@@ -347,15 +402,10 @@ def run(tmp_path_factory):
     folder, workdir = (tmp_path_factory.mktemp(name) for name in ("data", "run"))
     settings = tiny_run(folder, **{"optimizer.scale": 4.0})
     said: list[str] = []
-    logged: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore
-    logging.getLogger("jax").addHandler(handler)
-    with pytest.MonkeyPatch.context() as patch, jax.log_compiles():
+    with pytest.MonkeyPatch.context() as patch, compilations() as logged:
         patch.setattr(train, "evaluate", lambda workdir, say: workdir / "results.json")
         patch.setattr(train, "make_train_step", kept_train_step)
         assert train.train(settings, workdir, said.append) == workdir / "results.json"
-    logging.getLogger("jax").removeHandler(handler)
     return Run(settings, workdir, said, logged, lines_of(workdir))
 
 
@@ -419,6 +469,40 @@ def test_validation_is_that_of_the_parameters_after_the_step(run):
     last = [line for line in run.lines if "validation_nll" in line][-1]
     # One pair at a time, unsmoothed, without dropout: only roundings differ.
     assert_close(last["validation_nll"], total / count, roundings=60)
+
+
+def test_a_run_of_two_lengths_a_step_goes_on_as_if_unbroken(run, tmp_path):
+    changes = {"batch.lengths": 2, "train.steps": 4, "train.checkpoint_every": 2}
+    settings = tiny_run(Path(run.settings.data.dir), **changes)
+    said: list[str] = []
+
+    def stop(line: str) -> None:
+        said.append(line)
+        if line.startswith("step 1/"):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    with pytest.MonkeyPatch.context() as patch, compilations() as logged:
+        patch.setattr(train, "evaluate", lambda workdir, say: workdir / "results.json")
+        for name in ("whole", "broken"):
+            (tmp_path / name).mkdir()
+        train.train(settings, tmp_path / "whole", said.append)
+        compiled = [m for m in logged if "Compiling jit(differentiate)" in m]
+        assert train.train(settings, tmp_path / "broken", stop) is None
+        assert train.train(settings, tmp_path / "broken", said.append)
+    assert len(compiled) == 2  # shapes, not pairs of them
+    assert any("shapes, 2 a step, on average" in line for line in said)
+    assert any(line.startswith("resuming from step ") for line in said)
+    lines = lines_of(tmp_path / "whole")
+    names = ("loss", "nll", "grad_norm", "target_tokens", "validation_nll")
+    again = lines_of(tmp_path / "broken")
+    for name in names:
+        assert [x.get(name) for x in lines] == [x.get(name) for x in again]
+    corpus = prepare(settings, tmp_path / "whole").corpora["train"]
+    plan = batches.Batches(corpus, settings.batch, settings.seed)
+    for line in (line for line in lines if "loss" in line):
+        parts = [plan.batch_at(2 * line["step"] - 2 + i)["target"] for i in range(2)]
+        assert line["target_tokens"] == sum((x != PAD).sum() for x in parts)
+        assert all(x.size <= 128 // 2 for x in parts)
 
 
 def test_peak_rate_and_padding_are_said_before_the_first_step(run):

@@ -46,7 +46,7 @@ from transformer.train import compile_step, init_state, make_train_step
 from transformer.translate import model_of
 
 _PEAK_SIZE = 2048  # of the square matrices whose product gives the machine's peak
-_INPUT_BATCHES = 200
+_INPUT_STEPS = 200
 _NEVER = -1  # no id is this, so that no hypothesis ends before the limit
 
 
@@ -353,21 +353,20 @@ def _input(settings: Config, rounds: int) -> dict[str, Any]:
         plan = batches.Batches(prepared.corpora["train"], settings.batch, settings.seed)
 
         def work() -> int:
-            return sum(1 for _ in batches.prefetch(plan, 0, _INPUT_BATCHES))
+            return sum(1 for _ in batches.prefetch(plan, 0, _INPUT_STEPS))
 
         seconds = _times(rounds, work)
         model = model_of(settings, prepared.vocabulary)
         step = Stepper(settings, model, plan.batch_at(0))
     _times(2, step)
-    median, training = statistics.median(seconds), _times(rounds, step)
+    made = _INPUT_STEPS * plan.lengths / statistics.median(seconds)
+    training = plan.lengths * statistics.median(_times(rounds, step))
     return {
-        "batches": _INPUT_BATCHES,
+        "batches": _INPUT_STEPS * plan.lengths,
         **_timing(seconds, "all of them"),
-        "batches/s": _INPUT_BATCHES / median,
-        "steps/s": 1 / statistics.median(training),
-        "batches ready when a step ends": (
-            _INPUT_BATCHES / median * statistics.median(training)
-        ),
+        "batches/s": made,
+        "steps/s": 1 / training,
+        "batches ready when a step ends": made * training,
         "padding": plan.figures.padding,
         "shapes, a program each": len(plan.shapes),
     }

@@ -53,9 +53,10 @@ class Tokenizer:
 class Batch:
     """How pairs are put together."""
 
-    tokens: int  # slots a side in one global batch: rows * max(S, T) <= tokens
+    tokens: int  # slots a side in one step: rows * max(S, T) <= tokens / lengths
     shapes: int  # how many different (rows, S, T) may be compiled
     multiple: int  # rows are a multiple of this
+    lengths: int  # batches, each of pairs of its own length, that make a step
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +183,8 @@ _CHOICES = {
     "parallel.remat": ("none", "layers", "dots"),
 }
 _POSITIVE = (
-    "data.digits data.max_length batch.tokens batch.shapes batch.multiple model.layers "
+    "data.digits data.max_length batch.tokens batch.shapes batch.multiple "
+    "batch.lengths model.layers "
     "model.d_model model.d_ff model.heads model.d_k model.d_v model.norm_epsilon "
     "model.max_positions loss.block optimizer.scale optimizer.warmup "
     "optimizer.epsilon optimizer.accumulation optimizer.nonfinite_limit train.steps "
@@ -234,6 +236,7 @@ def resolve(values: Mapping[str, Any]) -> Config:
 # Keys that runs of earlier versions lack, with what those did.
 EARLIER = {
     "data.digits": 9,
+    "batch.lengths": 1,
     "parallel.data": -1,
     "parallel.fsdp": 1,
     "parallel.tensor": 1,
@@ -274,10 +277,12 @@ def _check_together(config: Config) -> None:
     if batch.multiple % config.optimizer.accumulation:
         expected = f"a divisor of batch.multiple = {batch.multiple}"
         _fail("optimizer.accumulation", expected, config.optimizer.accumulation)
-    if batch.tokens < batch.multiple * data.max_length:
+    least = batch.lengths * batch.multiple * data.max_length
+    if batch.tokens < least:
+        each = f"batch.lengths = {batch.lengths} times " if batch.lengths > 1 else ""
         expected = (
-            f"room for batch.multiple = {batch.multiple} rows of data.max_length = "
-            f"{data.max_length} tokens, {batch.multiple * data.max_length} or more"
+            f"room for {each}batch.multiple = {batch.multiple} rows of "
+            f"data.max_length = {data.max_length} tokens, {least} or more"
         )
         _fail("batch.tokens", expected, batch.tokens)
     spread = config.parallel
@@ -286,6 +291,8 @@ def _check_together(config: Config) -> None:
     if spread.how == "pmap" and (spread.fsdp, spread.tensor) != (1, 1):
         got = f"{spread.fsdp} and {spread.tensor}"
         _fail("parallel.how", "jit where parallel.fsdp or tensor is not 1", got)
+    if spread.how == "pmap" and batch.lengths > 1:
+        _fail("parallel.how", "jit where batch.lengths is not 1", "pmap")
     if not (config.train.checkpoint_every or config.train.checkpoint_minutes):
         _fail("train.checkpoint_every", "steps, or checkpoint_minutes, above 0", 0)
 

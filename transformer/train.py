@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import dataclasses
 import functools
 import json
@@ -81,8 +82,9 @@ def gradients(
     batch: Batch,
     key: layers.Key | None,
     axes: Sequence[str] = (),
+    mean: bool = True,
 ) -> tuple[Any, losses.Sums]:
-    """Differentiate the mean loss of a batch, in ``optimizer.accumulation`` parts.
+    """Differentiate the loss of a batch, in ``optimizer.accumulation`` parts.
 
     The sums of the parts are divided once, by the weight of the whole batch: the result
     is that of the batch in one piece.
@@ -94,16 +96,19 @@ def gradients(
       batch: on several devices this one's rows.
       key: dropout key of the step, None for none.
       axes: of the mesh, that this function is mapped over; see ``parallel.over_rows``.
+      mean: whether to divide at all.
 
     Returns:
-      The gradient of (sum of losses) / (sum of weights), cut like the parameters, and
-      the sums, both of the global batch.
+      The gradient of (sum of losses) / (sum of weights), or of the sum, cut like the
+      parameters, and the sums, all of the global batch.
     """
     rows = batch["target"].shape[0]
     if isinstance(key, layers.HashKey):
         key = _from_row(key, parallel.first_row(rows, axes))
-    tokens = parallel.total((batch["target"] != PAD).sum(), axes)
-    weight = jnp.maximum(tokens, 1).astype(jnp.float32)
+    weight: jax.Array | float = 1.0
+    if mean:
+        tokens = parallel.total((batch["target"] != PAD).sum(), axes)
+        weight = jnp.maximum(tokens, 1).astype(jnp.float32)
 
     def part_gradients(part: Batch, part_key: layers.Key | None):
         def loss(p):
@@ -164,26 +169,60 @@ def make_train_step(
       sides, and how many steps were skipped for a gradient that was not finite, in all
       and in a row.
     """
+    differentiate, update = _halves(settings, model, mesh)
+
+    def train_step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
+        return update(state, differentiate(state, batch))
+
+    return train_step
+
+
+class _Gradient(NamedTuple):
+    """What the pairs of a step, or of one of its batches, ask for."""
+
+    grads: Any
+    sums: losses.Sums
+    source_tokens: jax.Array
+    target_tokens: jax.Array
+
+
+def _halves(settings: Config, model: Transformer, mesh: Mesh | None):
+    """Return the two halves of a step: the gradient, and the update by it.
+
+    Of a step of several batches the gradients are those of sums, to be added up, and
+    the update divides by the weight of all.
+    """
     rule = optimizer.make_optimizer(settings.optimizer, settings.model.d_model)
+    one = settings.batch.lengths == 1
     # pmap maps the whole step over devices, jit the gradients alone.
     pmapped = parallel.PMAPPED if settings.parallel.how == "pmap" and mesh else ()
     axes = pmapped or parallel.row_axes(mesh)
-    differentiate = functools.partial(gradients, settings, model, axes=axes)
-    update = jax.jit(rule.update)  # traced once for all shapes of batches
+    gradients_of = functools.partial(gradients, settings, model, axes=axes, mean=one)
+    rule_update = jax.jit(rule.update)  # traced once for all shapes of batches
 
     def count(ids: jax.Array) -> jax.Array:
         return parallel.total((ids != PAD).sum(), pmapped)
 
-    def train_step(state: State, batch: Batch) -> tuple[State, dict[str, jax.Array]]:
+    def differentiate(
+        state: State, batch: Batch, number: jax.Array | None = None
+    ) -> _Gradient:
         key = dropout_key(settings.model.dropout_bits, state.key, state.step)
+        if number is not None:
+            key = layers.fold_in(key, number)
         cut = parallel.cut(state.params)
         mapped = parallel.over_rows(
-            None if pmapped else mesh, differentiate, cut, (cut, parallel.WHOLE)
+            None if pmapped else mesh, gradients_of, cut, (cut, parallel.WHOLE)
         )
         grads, sums = mapped(state.params, batch, key=key)
-        updates, opt_state = update(grads, state.opt_state, state.params)
-        params = optax.apply_updates(state.params, updates)
+        return _Gradient(grads, sums, count(batch["source"]), count(batch["target"]))
+
+    def update(state: State, gradient: _Gradient) -> tuple[State, dict[str, jax.Array]]:
+        grads, sums, source_tokens, target_tokens = gradient
         weight = jnp.maximum(sums.weight, 1.0)
+        if not one:
+            grads = jax.tree.map(lambda x: x / weight, grads)
+        updates, opt_state = rule_update(grads, state.opt_state, state.params)
+        params = optax.apply_updates(state.params, updates)
         metrics = {
             "loss": sums.loss / weight,
             "nll": sums.nll / weight,
@@ -198,19 +237,19 @@ def make_train_step(
                 settings.optimizer.warmup,
                 settings.optimizer.scale,
             ),
-            "source_tokens": count(batch["source"]),
-            "target_tokens": count(batch["target"]),
+            "source_tokens": source_tokens,
+            "target_tokens": target_tokens,
             "skipped": opt_state.total_notfinite,
             "skipped_in_a_row": opt_state.notfinite_count,
         }
         return State(state.step + 1, params, opt_state, state.key), metrics
 
-    return train_step
+    return differentiate, update
 
 
 def compile_step(
     settings: Config, model: Transformer, mesh: Mesh, abstract: State
-) -> Callable[[State, Batch], tuple[State, dict[str, jax.Array]]]:
+) -> Callable[..., tuple[State, dict[str, jax.Array]]]:
     """Compile the train step for the devices of a mesh, each shape of batch once.
 
     Args:
@@ -220,17 +259,35 @@ def compile_step(
       abstract: the shapes of the state.
 
     Returns:
-      The step of ``make_train_step`` for global arrays; the state, which lies on the
-      mesh as ``parallel.shardings`` has it, is donated.
+      The step of ``make_train_step`` for global arrays, which takes the state, that
+      lies on the mesh as ``parallel.shardings`` has it and is donated, and the
+      ``batch.lengths`` batches of the step. One batch is one program; of several the
+      gradients, their sum and the update are programs of their own, so that there are
+      as many as shapes and not as pairs of shapes.
     """
-    step = make_train_step(settings, model, mesh)
-    if settings.parallel.how == "pmap":
-        return parallel.pmapped(step, mesh)
     state = parallel.shardings(mesh, abstract)
     rows, whole = (NamedSharding(mesh, x) for x in (parallel.BY_ROWS, parallel.WHOLE))
-    return jax.jit(
-        step, in_shardings=(state, rows), out_shardings=(state, whole), donate_argnums=0
-    )
+    if settings.batch.lengths == 1:
+        step = make_train_step(settings, model, mesh)
+        if settings.parallel.how == "pmap":
+            return parallel.pmapped(step, mesh)
+        return jax.jit(
+            step,
+            in_shardings=(state, rows),
+            out_shardings=(state, whole),
+            donate_argnums=0,
+        )
+    halves = _halves(settings, model, mesh)
+    differentiate = jax.jit(halves[0], in_shardings=(state, rows, whole))
+    add = jax.jit(lambda a, b: jax.tree.map(jnp.add, a, b), donate_argnums=0)
+    update = jax.jit(halves[1], out_shardings=(state, whole), donate_argnums=0)
+
+    def step_of_several(state: State, *parts: Batch):
+        numbered = enumerate(parts)
+        gradients = (differentiate(state, part, i) for i, part in numbered)
+        return update(state, functools.reduce(add, gradients))
+
+    return step_of_several
 
 
 # --------------------------------------------------------------------------- the loop
@@ -304,10 +361,12 @@ def _introduce(
     peak = optimizer.learning_rate(
         rule.warmup, settings.model.d_model, rule.warmup, rule.scale
     )
+    steps = plan.per_epoch / plan.lengths
+    each = f"{plan.lengths} a step, " if plan.lengths > 1 else ""
     say(
-        f"batches: {plan.per_epoch:,} an epoch in {len(plan.shapes)} shapes, on "
-        f"average {figures.source_tokens / plan.per_epoch:,.0f} source and "
-        f"{figures.target_tokens / plan.per_epoch:,.0f} target tokens a step, "
+        f"batches: {plan.per_epoch:,} an epoch in {len(plan.shapes)} shapes, {each}on "
+        f"average {figures.source_tokens / steps:,.0f} source and "
+        f"{figures.target_tokens / steps:,.0f} target tokens a step, "
         f"{figures.padding:.1%} padding"
     )
     say(f"learning rate: at most {float(peak):.3g}, at step {rule.warmup:,}")
@@ -328,8 +387,19 @@ def _run(settings, workdir, mesh, prepared, plan, say) -> bool:
     with (
         _Signals() as signals,
         Checkpoints(workdir / "checkpoints", wishes.keep, say) as checkpoints,
+        concurrent.futures.ThreadPoolExecutor(1) as aside,
     ):
         keeper = _Keeper(settings, workdir, mesh, prepared, abstract, checkpoints)
+        # Beside the drawing or restoring of the parameters.
+        compiled = aside.submit(
+            _compile_ahead,
+            settings,
+            train_step,
+            mesh,
+            abstract,
+            plan,
+            max(checkpoints.steps(), default=0),
+        )
         state, seen = keeper.begin(draw, say)
         first = done = int(state.step)
         keeper.record(seen)
@@ -340,9 +410,10 @@ def _run(settings, workdir, mesh, prepared, plan, say) -> bool:
             meter = _Meter(settings, records)
             saved, saved_step = time.monotonic(), done
             stop = False
-            for step, batch in batches.prefetch(plan, done, total, rows):
-                batch = parallel.place_rows(mesh, batch)
-                state, metrics = train_step(state, batch)
+            for step, parts in batches.prefetch(plan, done, total, rows):
+                placed = [parallel.place_rows(mesh, part) for part in parts]
+                compiled.result()
+                state, metrics = train_step(state, *placed)
                 # The numbers of the step before are read while this one is computed.
                 seen += meter.read()
                 done = step + 1
@@ -377,6 +448,19 @@ def _run(settings, workdir, mesh, prepared, plan, say) -> bool:
         checkpoints.wait()
         keeper.record(seen, ended=True)
     return True
+
+
+def _compile_ahead(settings, train_step, mesh, abstract, plan, step) -> None:
+    """Compile the program of a step; jax finds it when the step is called."""
+    if step >= settings.train.steps or not hasattr(train_step, "lower"):
+        return  # there is nothing to do, or no single program
+    rows, s, t = plan.shape_at(step)
+    place = NamedSharding(mesh, parallel.BY_ROWS)
+    source, target = (
+        jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=place)
+        for length in (s, t)
+    )
+    train_step.lower(abstract, {"source": source, "target": target}).compile()
 
 
 class _Keeper:

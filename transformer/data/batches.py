@@ -360,17 +360,21 @@ class Figures:
 class Batches:
     """The training batches of every step, from corpus, settings and seed alone.
 
-    Each epoch has every pair exactly once and as many batches as any other. Pairs that
-    do not fill a batch of their shape go into a larger one, so that at most one batch
-    of an epoch has empty rows.
+    They are one endless row, of which each step takes the next ``lengths``. Each epoch
+    has every pair exactly once and as many batches as any other. Pairs that do not fill
+    a batch of their shape go into a larger one, so that at most one batch of an epoch
+    has empty rows.
 
     Args:
       corpus: the pairs.
-      batch: slots a side, number of shapes, what rows are a multiple of.
+      batch: slots a side, number of batches a step and of shapes, what rows are a
+        multiple of.
       seed: of the order.
 
     Attributes:
-      shapes: list of (R, S, T), every shape that occurs; R * max(S, T) <= tokens.
+      lengths: number of batches a step.
+      shapes: list of (R, S, T), every shape that occurs; R * max(S, T) is at most
+        tokens / lengths.
       per_epoch: number of batches.
       figures: of one epoch.
     """
@@ -379,14 +383,16 @@ class Batches:
         self._corpus, self._seed = corpus, seed % 2**64
         lengths = corpus.source.lengths, corpus.target.lengths
         longest = int(max(lengths[0].max(), lengths[1].max()))
-        if batch.tokens < longest * batch.multiple:
+        least = batch.lengths * batch.multiple * longest
+        if batch.tokens < least:
             raise UserError(
-                f"batch.tokens: expected room for batch.multiple = {batch.multiple} "
-                f"rows of {longest} tokens, {batch.multiple * longest} or more, got "
-                f"{batch.tokens}; change it, or lower data.max_length"
+                f"batch.tokens: expected room for batch.lengths x batch.multiple = "
+                f"{batch.lengths} x {batch.multiple} rows of {longest} tokens, {least} "
+                f"or more, got {batch.tokens}; change it, or lower data.max_length"
             )
+        self.lengths = batch.lengths
         histogram = _histogram(*lengths)
-        budget = _Budget(batch.tokens, batch.multiple)
+        budget = _Budget(batch.tokens // batch.lengths, batch.multiple)
         boxes = _choose_boxes(histogram, budget, batch.shapes)
         self._members = _members(boxes, *lengths)
         self._next = [_next_box(boxes, k) for k in range(len(boxes) - 1)]
@@ -411,13 +417,20 @@ class Batches:
             partly_empty=int(rows > len(self._corpus)),
         )
 
-    def batch_at(
+    def of_step(
         self, step: int, wanted: Callable[[int], np.ndarray] = np.arange
+    ) -> list[Batch]:
+        """Return the ``lengths`` batches of a step; arguments as of ``batch_at``."""
+        first = step * self.lengths
+        return [self.batch_at(first + i, wanted) for i in range(self.lengths)]
+
+    def batch_at(
+        self, number: int, wanted: Callable[[int], np.ndarray] = np.arange
     ) -> Batch:
-        """Return the batch of a step, counted from 0, or some of its rows.
+        """Return a batch, counted from 0, or some of its rows.
 
         Args:
-          step: 0 or more.
+          number: 0 or more; the number of the step where each takes one batch.
           wanted: given R, returns which rows (r,) are wanted, ascending; no other is
             read.
 
@@ -425,7 +438,7 @@ class Batches:
           ``{"source": (R, S), "target": (R, T)}`` int32, PAD after the EOS of a row;
           (R, S, T) is one of ``shapes``.
         """
-        epoch, index = divmod(step, self.per_epoch)
+        epoch, index = divmod(number, self.per_epoch)
         pairs, (height, s, t) = self.rows_at(epoch, index)
         rows = wanted(height)
         pairs, height = pairs[rows[rows < len(pairs)]], len(rows)
@@ -433,6 +446,10 @@ class Batches:
             "source": self._corpus.source.padded(pairs, (height, s)),
             "target": self._corpus.target.padded(pairs, (height, t)),
         }
+
+    def shape_at(self, number: int) -> Shape:
+        """Return the shape (R, S, T) of a batch."""
+        return self.rows_at(*divmod(number, self.per_epoch))[1]
 
     def rows_at(self, epoch: int, index: int) -> tuple[np.ndarray, Shape]:
         """Return which pairs of the corpus (n,) make a batch, and its shape."""
@@ -501,7 +518,7 @@ def prefetch(
     stop: int,
     wanted: Callable[[int], np.ndarray] = np.arange,
     buffer: int = 8,
-) -> Iterator[tuple[int, Batch]]:
+) -> Iterator[tuple[int, list[Batch]]]:
     """Make the batches of steps start .. stop - 1 ahead of their use, in order.
 
     Args:
@@ -512,12 +529,12 @@ def prefetch(
       buffer: batches made ahead.
 
     Yields:
-      (step, batch).
+      (step, its batches).
     """
     import grain
 
     steps = grain.MapDataset.range(start, stop)
-    made = steps.map(lambda step: (int(step), batches.batch_at(int(step), wanted)))
+    made = steps.map(lambda step: (int(step), batches.of_step(int(step), wanted)))
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=buffer)
     yield from made.to_iter_dataset(options)
 
