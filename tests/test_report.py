@@ -445,7 +445,7 @@ def test_damaged_files_are_named(small):
         ("metrics.jsonl", '{"step": 1\n', "metrics.jsonl: expected a JSON object a"),
         ("record.json", "{}", "record.json: expected the key 'vocabulary_digest'"),
         ("results.json", "{", "results.json: expected JSON: "),
-        ("config.json", "{}", "config.json: config: key batch is missing"),
+        ("config.json", "{}", "config.json: config: key decode is missing"),
         ("config.json", "[]", "config.json: expected a JSON object"),
     ):
         path = small / "A_h1" / "seed_0" / name
