@@ -216,9 +216,10 @@ def test_a_layer_keeps_its_input_and_what_the_policy_names():
 # ---- the size of the program ---------------------------------------------------------
 
 
-def instructions(count: int, scan: bool) -> int:
+def instructions(count: int, scan: bool, lengths: int = 1) -> int:
     """Return how many the train step hands to the compiler."""
-    c = settings("none", scan, **{"model.layers": count, "tokenizer.vocab_size": V})
+    sizes = {"model.layers": count, "tokenizer.vocab_size": V, "batch.lengths": lengths}
+    c = settings("none", scan, **sizes)
     text = bench.step_to_trace(c, 8, 6, jax.devices())().as_text()
     return sum(" = " in line for line in text.splitlines())
 
@@ -226,6 +227,8 @@ def instructions(count: int, scan: bool) -> int:
 def test_six_layers_in_a_loop_are_as_much_program_as_two():
     two, six = instructions(2, scan=True), instructions(6, scan=True)
     assert six == two
+    # A step of several batches, which are programs of their own, is shown as one batch.
+    assert instructions(2, scan=True, lengths=2) == two
     assert instructions(6, scan=False) > 2 * two
 
 

@@ -68,7 +68,8 @@ def bench(
       settings: the resolved configuration.
       config_arguments: flags that give it, for ``startup``, which starts processes.
       what: "train", "greedy", "beam", "input", "startup" or "memory".
-      tokens: slots a side of a batch, None = the configuration's.
+      tokens: slots a side of a step, None = the configuration's; but for "input" a
+        step is one batch, whatever ``batch.lengths`` says.
       length: of the longest sentence; the shortest is half as long.
       rounds: measurements, of which the median is printed.
       output: file for the same numbers as JSON.
@@ -285,7 +286,8 @@ def step_to_trace(
       devices: that ``settings.parallel`` arranges.
     """
     spread = dataclasses.replace(settings.parallel, how="jit")
-    settings = dataclasses.replace(settings, parallel=spread)
+    batch = dataclasses.replace(settings.batch, lengths=1)
+    settings = dataclasses.replace(settings, parallel=spread, batch=batch)
     mesh, model = parallel.make_mesh(spread, devices), _model(settings)
     draw = functools.partial(init_state, settings, model)
     state = parallel.placed(mesh, jax.eval_shape(draw))
