@@ -5,6 +5,9 @@ import signal
 
 # Before jax is imported: the tests' tolerances are those of float32 on the CPU.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Most of a test's time is compilation, and a third of that makes machine code fast that
+# runs once. The operations of a program, and so all that is counted, are the same.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 
 import hypothesis
 import pytest

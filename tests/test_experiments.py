@@ -226,7 +226,8 @@ def test_models_have_the_published_sizes(row, vocabulary, millions):
 
 
 @pytest.mark.slow
-def test_numbers_are_translated_exactly(tmp_path):
+def test_numbers_are_translated_exactly(tmp_path, monkeypatch):
+    monkeypatch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS")  # see conftest.py
     config_file = EXPERIMENTS / "numbers.py"
     arguments = ["train", f"--config={config_file}", f"--workdir={tmp_path}"]
     subprocess.run(

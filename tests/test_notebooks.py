@@ -99,6 +99,7 @@ def test_it_runs_from_top_to_bottom(path, monkeypatch, tmp_path):
 
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.delenv("JAX_DISABLE_MOST_OPTIMIZATIONS")  # see conftest.py
     # Compiled programs of an earlier run must not help.
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path))
     notebook = read(path)
