@@ -130,6 +130,14 @@ def test_the_loss_holds_one_block_of_logits_at_a_time():
     assert blocked < whole - logits * (1 - 2 / LENGTH)
 
 
+def test_a_step_takes_the_exponential_of_a_logit_twice():
+    program = train_step(block=ROWS).as_text()
+    taken = re.findall(r"= (\w+\[[\d,]*\])\S* exponential\(", program)
+    sizes = [math.prod(programs.dimensions(x)) for x in taken]
+    # For the normaliser, which loss and gradient share, and for the gradient.
+    assert sizes.count(ROWS * VOCABULARY) == 2
+
+
 def test_a_search_never_moves_its_cache():
     c = settings()
     model = make_model(c.model, VOCABULARY, VOCABULARY)

@@ -63,15 +63,15 @@ def smoothed_cross_entropy(
     >>> round(float(total), 4)  # log 4
     1.3863
     """
-    loss, _, _ = _cross_entropies(logits, targets, smoothing, over)
+    logits = logits.astype(jnp.float32)
+    normaliser = jax.nn.logsumexp(logits, axis=-1)
+    loss, _, _ = _cross_entropies(logits, normaliser, targets, smoothing, over)
     return (loss * weights).sum(), weights.sum()
 
 
-def _cross_entropies(logits, targets, smoothing, over):
+def _cross_entropies(logits, normaliser, targets, smoothing, over):
     """Return each token's smoothed and plain cross entropy and target logit, (...)."""
     a, b = _smoothing_constants(smoothing, over, logits.shape[-1])
-    logits = logits.astype(jnp.float32)
-    normaliser = jax.nn.logsumexp(logits, axis=-1)
     target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     # a + b V = 1, so the log-normaliser appears once.
     smoothed = normaliser - a * target - b * logits.sum(-1)
@@ -112,7 +112,9 @@ def blocked_cross_entropy(
 
     def add(sums: Sums, xs):
         logits = product(xs[0], Turned(table), dtype)
-        return _add(sums, _block_sums(logits, xs[1], xs[2], smoothing, over)), None
+        normaliser = jax.nn.logsumexp(logits, axis=-1)
+        here = _block_sums(logits, normaliser, xs[1], xs[2], smoothing, over)
+        return _add(sums, here), None
 
     blocks = _blocks(block, hidden, targets, weights)
     return lax.scan(add, Sums(*jnp.zeros(4)), blocks)[0]
@@ -125,10 +127,12 @@ def _forward(hidden, table, targets, weights, smoothing, over, block, dtype):
         sums, d_table = carry
         h, y, w = xs
         logits, back = jax.vjp(lambda h, e: product(h, Turned(e), dtype), h, table)
-        sums = _add(sums, _block_sums(logits, y, w, smoothing, over))
-        normaliser = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
+        # Made once for both uses: a pass over the logits that takes an exp of each.
+        normaliser = jax.nn.logsumexp(logits, axis=-1)
+        sums = _add(sums, _block_sums(logits, normaliser, y, w, smoothing, over))
         here = jnp.arange(logits.shape[-1]) == y[..., None]
-        excess = jnp.exp(logits - normaliser) - jnp.where(here, a + b, b)
+        softmax = jnp.exp(logits - normaliser[..., None])
+        excess = softmax - jnp.where(here, a + b, b)
         d_h, d_block = back(excess * w[..., None])
         return (sums, d_table + d_block), d_h
 
@@ -158,8 +162,8 @@ def _blocks(block: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
     return tuple(jnp.moveaxis(x.reshape(cut + x.shape[2:]), 1, 0) for x in arrays)
 
 
-def _block_sums(logits, targets, weights, smoothing, over) -> Sums:
-    loss, nll, target = _cross_entropies(logits, targets, smoothing, over)
+def _block_sums(logits, normaliser, targets, weights, smoothing, over) -> Sums:
+    loss, nll, target = _cross_entropies(logits, normaliser, targets, smoothing, over)
     # Not argmax, which is many times slower than max on a CPU.
     correct = target >= logits.max(-1)
     return Sums(
