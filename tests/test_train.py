@@ -381,9 +381,11 @@ def compilations():
     handler.emit = lambda record: logged.append(record.getMessage())  # type: ignore
     logging.getLogger("jax").addHandler(handler)
     jax.config.update("jax_log_compiles", True)
-    yield logged
-    jax.config.update("jax_log_compiles", False)
-    logging.getLogger("jax").removeHandler(handler)
+    try:
+        yield logged
+    finally:
+        jax.config.update("jax_log_compiles", False)
+        logging.getLogger("jax").removeHandler(handler)
 
 
 class Run(NamedTuple):

@@ -184,12 +184,11 @@ _CHOICES = {
 }
 _POSITIVE = (
     "data.digits data.max_length batch.tokens batch.shapes batch.multiple "
-    "batch.lengths model.layers "
-    "model.d_model model.d_ff model.heads model.d_k model.d_v model.norm_epsilon "
-    "model.max_positions loss.block optimizer.scale optimizer.warmup "
-    "optimizer.epsilon optimizer.accumulation optimizer.nonfinite_limit train.steps "
-    "train.log_every train.keep decode.beam decode.tokens decode.average parallel.fsdp "
-    "parallel.tensor"
+    "batch.lengths model.layers model.d_model model.d_ff model.heads model.d_k "
+    "model.d_v model.norm_epsilon model.max_positions loss.block optimizer.scale "
+    "optimizer.warmup optimizer.epsilon optimizer.accumulation "
+    "optimizer.nonfinite_limit train.steps train.log_every train.keep decode.beam "
+    "decode.tokens decode.average parallel.fsdp parallel.tensor"
 ).split()
 _NOT_NEGATIVE = (
     "data.train_pairs tokenizer.vocab_size model.vocab_size model.window "

@@ -96,7 +96,7 @@ def gradients(
       batch: on several devices this one's rows.
       key: dropout key of the step, None for none.
       axes: of the mesh, that this function is mapped over; see ``parallel.over_rows``.
-      mean: whether to divide at all.
+      mean: False leaves the division by the weight to the caller.
 
     Returns:
       The gradient of (sum of losses) / (sum of weights), or of the sum, cut like the
@@ -283,9 +283,8 @@ def compile_step(
     update = jax.jit(halves[1], out_shardings=(state, whole), donate_argnums=0)
 
     def step_of_several(state: State, *parts: Batch):
-        numbered = enumerate(parts)
-        gradients = (differentiate(state, part, i) for i, part in numbered)
-        return update(state, functools.reduce(add, gradients))
+        each = (differentiate(state, part, i) for i, part in enumerate(parts))
+        return update(state, functools.reduce(add, each))
 
     return step_of_several
 
