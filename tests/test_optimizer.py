@@ -118,6 +118,36 @@ def test_adam_equals_reference_over_five_steps(b1, b2, epsilon):
         assert_close(got, wanted, n * (2 * n + lost + 8))
 
 
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+def test_adam_in_fewer_passes_equals_optax(clip):
+    settings = dataclasses.replace(PAPER, clip_norm=clip, warmup=3)
+    ours = make_optimizer(settings, D)
+    theirs = optax.apply_if_finite(
+        optax.chain(
+            *([optax.clip_by_global_norm(clip)] if clip else []),
+            optax.scale_by_adam(settings.b1, settings.b2, settings.epsilon),
+            optax.scale_by_learning_rate(lambda n: learning_rate(n + 1, D, 3)),
+        ),
+        max_consecutive_errors=100,
+    )
+    rng = np.random.default_rng(3)
+    tree = {"a": jnp.zeros(3), "b": jnp.zeros((2, 4))}
+    my_state, its_state = ours.init(tree), theirs.init(tree)
+    my_update, its_update = jax.jit(ours.update), jax.jit(theirs.update)
+
+    def check(mine, its):
+        # 4 updates of at most 9 operations each; numbers are of the order of 1.
+        np.testing.assert_allclose(mine, its, rtol=0, atol=4 * 9 * 2**-24)
+
+    for bad in (True, False, False, True, True, False, False):  # the very first, too
+        grads = jax.tree.map(lambda x: rng.normal(size=x.shape).astype("f"), tree)
+        grads["b"][1, 2] = math.inf if bad else 0.0
+        mine, its = my_update(grads, my_state), its_update(grads, its_state)
+        jax.tree.map(check, mine, its)
+        my_state, its_state = mine[1], its[1]
+    assert int(my_state.total_notfinite) == 3
+
+
 def test_first_update_is_the_rate_against_the_sign():
     gradient = jnp.array([3.0, -0.002, 1e-5, 0.0])
     (after,), _ = run(PAPER, [gradient], d_model=512)
