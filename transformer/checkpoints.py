@@ -20,7 +20,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from orbax.checkpoint import v1 as ocp
 
 from transformer import hosts
 from transformer.config import UserError
@@ -105,7 +104,7 @@ class Checkpoints:
             "arrays": _describe(tree),
         }
         path = self.folder / str(step)
-        response = ocp.save_async(path, tree, custom_metadata=record)
+        response = _orbax().save_async(path, tree, custom_metadata=record)
         self._pending = self._worker.submit(self._finish, path, response)
 
     def wait(self) -> None:
@@ -165,12 +164,13 @@ class Checkpoints:
         _verify(path)
         record = _record(path)
         _compare(record, _describe(abstract), path)
+        ocp = _orbax()
         context = ocp.Context()
         context.pytree.loading.partial_load = True
         with context:
             return ocp.load(path, _placed(abstract)), record["metadata"]
 
-    def _finish(self, path: Path, response: ocp.AsyncResponse[None]) -> None:
+    def _finish(self, path: Path, response: Any) -> None:
         response.result()
         if not hosts.first():
             return
@@ -248,6 +248,13 @@ def save_inference(
         checkpoints.save(step, {"params": params}, metadata | {"inference_only": True})
 
 
+def _orbax() -> Any:
+    """Import Orbax, which takes a while: the first step of a run need not wait."""
+    from orbax.checkpoint import v1
+
+    return v1
+
+
 def _describe(tree: Any) -> dict[str, str]:
     return {
         jax.tree_util.keystr(path, simple=True, separator="."): (
@@ -287,7 +294,7 @@ def _placed(abstract: Any) -> Any:
 
 def _record(path: Path) -> dict[str, Any]:
     try:
-        record = ocp.metadata(path).custom_metadata
+        record = _orbax().metadata(path).custom_metadata
     except Exception as error:  # Orbax raises errors of every kind for bad files
         raise Damaged(f"unreadable ({type(error).__name__})") from error
     if not isinstance(record, dict):

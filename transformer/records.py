@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import importlib.metadata
 import json
 import math
@@ -75,13 +76,9 @@ class Records:
           step: of the checkpoint that the run goes on from.
           say: prints a line where there is no terminal to draw a bar on.
         """
-        from tensorboardX import SummaryWriter
-
         _cut(workdir / "metrics.jsonl", step)
         self._lines = (workdir / "metrics.jsonl").open("a", encoding="utf-8")
-        self._events = SummaryWriter(
-            str(workdir / "tensorboard"), purge_step=step + 1 if step else None
-        )
+        self._workdir, self._step = workdir, step
         self._total = total_steps
         self._print = say
         self._bar = _bar(total_steps, step) if sys.stderr.isatty() else None
@@ -95,7 +92,8 @@ class Records:
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
-        self._events.close()
+        if "_events" in vars(self):
+            self._events.close()
         self._lines.close()
 
     def log(
@@ -120,6 +118,13 @@ class Records:
         self._lines.flush()
         for name, value in numbers.items():
             self._events.add_scalar(name, value, step)
+
+    @functools.cached_property
+    def _events(self) -> Any:
+        from tensorboardX import SummaryWriter  # the first step need not wait for it
+
+        begin = self._step + 1 if self._step else None
+        return SummaryWriter(str(self._workdir / "tensorboard"), purge_step=begin)
 
     def show(self, step: int, loss: float, tokens_per_second: float) -> None:
         """Show step, loss, speed and the time left, on the bar or as a line."""

@@ -221,13 +221,16 @@ def _halves(settings: Config, model: Transformer, mesh: Mesh | None):
         weight = jnp.maximum(sums.weight, 1.0)
         if not one:
             grads = jax.tree.map(lambda x: x / weight, grads)
-        updates, opt_state = rule_update(grads, state.opt_state, state.params)
+        norm = optax.tree.norm(grads)
+        updates, opt_state = rule_update(
+            grads, state.opt_state, state.params, norm=norm
+        )
         params = optax.apply_updates(state.params, updates)
         metrics = {
             "loss": sums.loss / weight,
             "nll": sums.nll / weight,
             "accuracy": sums.correct / weight,
-            "grad_norm": optax.tree.norm(grads),
+            "grad_norm": norm,
             "learning_rate": optimizer.learning_rate(
                 state.step
                 + 1
@@ -357,9 +360,7 @@ def _introduce(
     settings: Config, mesh: Mesh, plan: batches.Batches, say: Callable[[str], None]
 ) -> None:
     figures, rule = plan.figures, settings.optimizer
-    peak = optimizer.learning_rate(
-        rule.warmup, settings.model.d_model, rule.warmup, rule.scale
-    )
+    peak = rule.scale * (settings.model.d_model * rule.warmup) ** -0.5
     steps = plan.per_epoch / plan.lengths
     each = f"{plan.lengths} a step, " if plan.lengths > 1 else ""
     say(
@@ -368,7 +369,7 @@ def _introduce(
         f"{figures.target_tokens / steps:,.0f} target tokens a step, "
         f"{figures.padding:.1%} padding"
     )
-    say(f"learning rate: at most {float(peak):.3g}, at step {rule.warmup:,}")
+    say(f"learning rate: at most {peak:.3g}, at step {rule.warmup:,}")
     if mesh.size > 1:
         axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
         say(f"spread over {mesh.size} devices: {axes}, by {settings.parallel.how}")
@@ -571,8 +572,8 @@ class _Meter:
             seconds = time.monotonic() - self._since
             speed = self._tokens / seconds
             timing = {"seconds": seconds, "tokens_per_second": speed}
-            self._records.log(step, metrics, timing)
             self._records.show(step, metrics["loss"], speed)
+            self._records.log(step, metrics, timing)
             self.restart()
         return metrics["target_tokens"]
 
