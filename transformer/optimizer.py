@@ -47,7 +47,8 @@ def make_optimizer(
       d_model: D, which the schedule depends on.
 
     Returns:
-      The transformation; its state is an ``optax.ApplyIfFiniteState``.
+      The transformation; its state is an ``optax.ApplyIfFiniteState``, and its update
+      takes the global norm of the gradient as ``norm`` where it is known already.
     """
 
     def schedule(count):  # optax counts finished updates: 0 at the first
