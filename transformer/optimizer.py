@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import optax
@@ -83,18 +85,19 @@ def _adam(
     Source: Kingma and Ba, arXiv:1412.6980, algorithm 1.
     """
     b1, b2, epsilon = settings.b1, settings.b2, settings.epsilon
+    once = functools.partial(jax.jit, inline=True)
 
     # Each is traced once for all arrays of a shape.
-    @jax.jit
+    @once
     def mean(m, g, finite):
         return lax.select(finite, b1 * m + (1 - b1) * g, m)
 
-    @jax.jit
+    @once
     def mean_square(v, g, finite):
         # Not g * g first: the norm has that too, and XLA would store it for both.
         return lax.select(finite, b2 * v + (1 - b2) * g * g, v)
 
-    @jax.jit
+    @once
     def step(m, v, rate, c1, c2):
         return -rate * (m / c1 / (jnp.sqrt(v / c2) + epsilon))
 
