@@ -63,19 +63,22 @@ def smoothed_cross_entropy(
     >>> round(float(total), 4)  # log 4
     1.3863
     """
-    logits = logits.astype(jnp.float32)
-    normaliser = jax.nn.logsumexp(logits, axis=-1)
-    loss, _, _ = _cross_entropies(logits, normaliser, targets, smoothing, over)
+    loss, *_ = _cross_entropies(logits, targets, smoothing, over)
     return (loss * weights).sum(), weights.sum()
 
 
-def _cross_entropies(logits, normaliser, targets, smoothing, over):
-    """Return each token's smoothed and plain cross entropy and target logit, (...)."""
+def _cross_entropies(logits, targets, smoothing, over):
+    """Return of each token smoothed and plain cross entropy, target logit, normaliser.
+
+    All are (...), the normaliser is ``log sum_v exp z(v)``.
+    """
     a, b = _smoothing_constants(smoothing, over, logits.shape[-1])
+    logits = logits.astype(jnp.float32)
+    normaliser = jax.nn.logsumexp(logits, axis=-1)
     target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     # a + b V = 1, so the log-normaliser appears once.
     smoothed = normaliser - a * target - b * logits.sum(-1)
-    return smoothed, normaliser - target, target
+    return smoothed, normaliser - target, target, normaliser
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7))
@@ -112,8 +115,7 @@ def blocked_cross_entropy(
 
     def add(sums: Sums, xs):
         logits = product(xs[0], Turned(table), dtype)
-        normaliser = jax.nn.logsumexp(logits, axis=-1)
-        here = _block_sums(logits, normaliser, xs[1], xs[2], smoothing, over)
+        here, _ = _block_sums(logits, xs[1], xs[2], smoothing, over)
         return _add(sums, here), None
 
     blocks = _blocks(block, hidden, targets, weights)
@@ -127,14 +129,13 @@ def _forward(hidden, table, targets, weights, smoothing, over, block, dtype):
         sums, d_table = carry
         h, y, w = xs
         logits, back = jax.vjp(lambda h, e: product(h, Turned(e), dtype), h, table)
-        # Made once for both uses: a pass over the logits that takes an exp of each.
-        normaliser = jax.nn.logsumexp(logits, axis=-1)
-        sums = _add(sums, _block_sums(logits, normaliser, y, w, smoothing, over))
-        here = jnp.arange(logits.shape[-1]) == y[..., None]
+        # Loss and gradient share the normaliser, which takes an exp of every logit.
+        here, normaliser = _block_sums(logits, y, w, smoothing, over)
+        on_target = jnp.arange(logits.shape[-1]) == y[..., None]
         softmax = jnp.exp(logits - normaliser[..., None])
-        excess = softmax - jnp.where(here, a + b, b)
+        excess = softmax - jnp.where(on_target, a + b, b)
         d_h, d_block = back(excess * w[..., None])
-        return (sums, d_table + d_block), d_h
+        return (_add(sums, here), d_table + d_block), d_h
 
     start = Sums(*jnp.zeros(4)), jnp.zeros(table.shape, jnp.float32)
     blocks = _blocks(block, hidden, targets, weights)
@@ -162,16 +163,18 @@ def _blocks(block: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
     return tuple(jnp.moveaxis(x.reshape(cut + x.shape[2:]), 1, 0) for x in arrays)
 
 
-def _block_sums(logits, normaliser, targets, weights, smoothing, over) -> Sums:
-    loss, nll, target = _cross_entropies(logits, normaliser, targets, smoothing, over)
+def _block_sums(logits, targets, weights, smoothing, over) -> tuple[Sums, jax.Array]:
+    """Return what a block adds up to, and the normaliser of each token."""
+    loss, nll, target, normaliser = _cross_entropies(logits, targets, smoothing, over)
     # Not argmax, which is many times slower than max on a CPU.
     correct = target >= logits.max(-1)
-    return Sums(
+    sums = Sums(
         (loss * weights).sum(),
         (nll * weights).sum(),
         (correct * weights).sum(),
         weights.sum(),
     )
+    return sums, normaliser
 
 
 def _add(a: Sums, b: Sums) -> Sums:
