@@ -360,7 +360,8 @@ def _introduce(
     settings: Config, mesh: Mesh, plan: batches.Batches, say: Callable[[str], None]
 ) -> None:
     figures, rule = plan.figures, settings.optimizer
-    peak = rule.scale * (settings.model.d_model * rule.warmup) ** -0.5
+    schedule = jax.jit(optimizer.learning_rate)  # one program, not one an operation
+    peak = schedule(rule.warmup, settings.model.d_model, rule.warmup, rule.scale)
     steps = plan.per_epoch / plan.lengths
     each = f"{plan.lengths} a step, " if plan.lengths > 1 else ""
     say(
@@ -369,7 +370,7 @@ def _introduce(
         f"{figures.target_tokens / steps:,.0f} target tokens a step, "
         f"{figures.padding:.1%} padding"
     )
-    say(f"learning rate: at most {peak:.3g}, at step {rule.warmup:,}")
+    say(f"learning rate: at most {float(peak):.3g}, at step {rule.warmup:,}")
     if mesh.size > 1:
         axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
         say(f"spread over {mesh.size} devices: {axes}, by {settings.parallel.how}")
