@@ -293,8 +293,9 @@ def _placed(abstract: Any) -> Any:
 
 
 def _record(path: Path) -> dict[str, Any]:
+    ocp = _orbax()
     try:
-        record = _orbax().metadata(path).custom_metadata
+        record = ocp.metadata(path).custom_metadata
     except Exception as error:  # Orbax raises errors of every kind for bad files
         raise Damaged(f"unreadable ({type(error).__name__})") from error
     if not isinstance(record, dict):

@@ -92,8 +92,7 @@ class Records:
     def __exit__(self, *_: object) -> None:
         if self._bar is not None:
             self._bar.stop()
-        if "_events" in vars(self):
-            self._events.close()
+        self._events.close()
         self._lines.close()
 
     def log(

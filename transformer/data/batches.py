@@ -531,11 +531,12 @@ def prefetch(
     Yields:
       (step, its batches).
     """
-    if start < stop:  # the first step need not wait for Grain
-        yield start, batches.of_step(start, wanted)
-    import grain
+    if start >= stop:
+        return
+    yield start, batches.of_step(start, wanted)
+    import grain  # the first step need not wait for it
 
-    steps = grain.MapDataset.range(min(start + 1, stop), stop)
+    steps = grain.MapDataset.range(start + 1, stop)
     made = steps.map(lambda step: (int(step), batches.of_step(int(step), wanted)))
     options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=buffer)
     yield from made.to_iter_dataset(options)
