@@ -19,7 +19,7 @@ import pytest
 from transformer import config
 from transformer.config import UserError
 from transformer.data import batches, tokenizers
-from transformer.data.tokenizers import EOS, PAD
+from transformer.ids import EOS, PAD
 
 Batch = functools.partial(config.Batch, lengths=1, length_multiple=1)
 

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from test_config import experiment
 
 from transformer import config
-from transformer.data.tokenizers import EOS, PAD
+from transformer.ids import EOS, PAD
 from transformer.nn.hardware import Hardware
 from transformer.tools import bench, datasheets
 

@@ -20,8 +20,8 @@ from transformer import config
 from transformer import train as training
 from transformer.config import UserError
 from transformer.data import sources
-from transformer.data.tokenizers import BOS
 from transformer.evaluate import average, corpus_sums, evaluate, steps_to_average
+from transformer.ids import BOS
 from transformer.metrics import bleu
 from transformer.models.transformer import abstract_params
 from transformer.parallel import sizes

@@ -17,7 +17,7 @@ BENCH = sorted((ROOT / "experiments" / "bench").glob("*.py"))  # programs
 
 # Folders are floors; between models and pictures lies the life of a run, flat.
 FLOORS = [
-    {"__init__", "config"},
+    {"__init__", "config", "ids"},
     {"nn"},
     {"decode", "data", "parallel", "metrics"},
     {"run", "models"},

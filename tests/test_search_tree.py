@@ -8,7 +8,8 @@ from test_translate import ROUNDINGS, SETTINGS
 
 from transformer.cli import main as cli
 from transformer.config import UserError
-from transformer.data.tokenizers import EOS, Bytes, Vocabulary
+from transformer.data.tokenizers import Bytes, Vocabulary
+from transformer.ids import EOS
 from transformer.pictures import search_tree
 from transformer.pictures.search_tree import Tree, trace
 from transformer.translate import Translator

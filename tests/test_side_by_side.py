@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from test_config import base
 
+from transformer import ids
 from transformer.config import UserError
 from transformer.data import tokenizers
 from transformer.models.transformer import abstract_params, init_params, make_model
@@ -334,7 +335,7 @@ def test_a_mistake_is_said_before_anything_is_measured(capsys, arguments, wanted
 
 
 def test_everyone_has_the_ids_of_this_project():
-    ours = (tokenizers.PAD, tokenizers.UNK, tokenizers.BOS, tokenizers.EOS)
+    ours = (ids.PAD, ids.UNK, ids.BOS, ids.EOS)
     assert (sizes.PAD, sizes.UNK, sizes.BOS, sizes.EOS) == ours
 
 

@@ -11,7 +11,7 @@ import sentencepiece
 
 from transformer.config import Tokenizer, UserError
 from transformer.data import tokenizers
-from transformer.data.tokenizers import BOS, EOS, PAD, UNK
+from transformer.ids import BOS, EOS, PAD, UNK
 
 PAIRS = [
     (f"the {a} {b} sleeps on a {c}", f"der {a}e {b} schläft auf einem {c}")

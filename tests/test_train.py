@@ -22,8 +22,8 @@ from test_config import base
 from transformer import config, parallel, train, translate
 from transformer.config import Config, UserError
 from transformer.data import batches
-from transformer.data.tokenizers import BOS, EOS, PAD
 from transformer.evaluate import batch_sums
+from transformer.ids import BOS, EOS, PAD
 from transformer.models.transformer import make_model, shift_right
 from transformer.prepare import prepare
 from transformer.run.checkpoints import Checkpoints

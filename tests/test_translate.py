@@ -20,7 +20,8 @@ from test_model_reference import options, reference_weights
 
 from transformer import translate
 from transformer.config import UserError
-from transformer.data.tokenizers import EOS, Bytes, Vocabulary
+from transformer.data.tokenizers import Bytes, Vocabulary
+from transformer.ids import EOS
 from transformer.parallel import sizes
 from transformer.translate import Search, Translation, Translator
 

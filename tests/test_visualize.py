@@ -15,7 +15,8 @@ from test_config import base
 
 from transformer.cli import main as cli
 from transformer.config import UserError
-from transformer.data.tokenizers import EOS, Vocabulary, Whitespace
+from transformer.data.tokenizers import Vocabulary, Whitespace
+from transformer.ids import EOS
 from transformer.pictures import heads as viewer
 from transformer.pictures.heads import Maps
 from transformer.translate import Translator

@@ -18,7 +18,7 @@ from transformer import parallel
 from transformer.config import Config, UserError
 from transformer.data.batches import Corpus, in_order
 from transformer.data.sources import Split
-from transformer.data.tokenizers import BOS, PAD
+from transformer.ids import BOS, PAD
 from transformer.metrics import bleu
 from transformer.models.transformer import Transformer, abstract_params, shift_right
 from transformer.nn import losses

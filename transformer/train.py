@@ -22,8 +22,8 @@ from jax.sharding import Mesh, NamedSharding
 from transformer import config, parallel
 from transformer.config import Config, UserError
 from transformer.data import batches
-from transformer.data.tokenizers import PAD
 from transformer.evaluate import batch_sums, corpus_sums, evaluate
+from transformer.ids import PAD
 from transformer.models.transformer import (
     Transformer,
     init_params,

@@ -19,7 +19,8 @@ from jax.sharding import NamedSharding
 from transformer import config, decode, parallel
 from transformer.config import Config, UserError
 from transformer.data.batches import Group, in_order
-from transformer.data.tokenizers import BOS, EOS, PAD, Vocabulary, load_vocabulary
+from transformer.data.tokenizers import Vocabulary, load_vocabulary
+from transformer.ids import BOS, EOS, PAD
 from transformer.metrics.heads import align, pharaoh
 from transformer.models.transformer import (
     Transformer,

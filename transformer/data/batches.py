@@ -20,7 +20,8 @@ import numpy as np
 
 from transformer import config
 from transformer.config import UserError
-from transformer.data.tokenizers import EOS, PAD, Tokenizer, Vocabulary
+from transformer.data.tokenizers import Tokenizer, Vocabulary
+from transformer.ids import EOS, PAD
 
 Batch = dict[str, np.ndarray]
 Shape = tuple[int, int, int]  # rows R, source length S, target length T

@@ -19,9 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from transformer import config
 from transformer.config import UserError
-
-PAD, UNK, BOS, EOS = range(4)
-SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")  # the pieces of ids 0 to 3
+from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
 
 # sentencepiece holds its training text in memory: this many pairs take 1.2 GB.
 TRAINING_PAIRS = 500_000

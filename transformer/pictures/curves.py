@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.config import UserError
-from transformer.data.tokenizers import EOS
+from transformer.ids import EOS
 from transformer.nn import layers, losses, optimizer
 from transformer.pictures import plots
 from transformer.pictures.tables import Table

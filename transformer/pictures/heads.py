@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from transformer.config import UserError
-from transformer.data.tokenizers import BOS, EOS, SPECIAL
+from transformer.ids import BOS, EOS, SPECIAL
 from transformer.metrics.heads import STATISTICS, Statistics
 from transformer.pictures import plots
 from transformer.pictures.tables import Table

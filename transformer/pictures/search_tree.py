@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.config import UserError
-from transformer.data.tokenizers import BOS, EOS, SPECIAL
 from transformer.decode import NEVER, length_penalty
+from transformer.ids import BOS, EOS, SPECIAL
 from transformer.models.transformer import search_variables, start_search
 from transformer.pictures import plots
 from transformer.pictures.tables import Table

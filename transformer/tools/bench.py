@@ -30,7 +30,7 @@ import numpy as np
 from transformer import decode, parallel
 from transformer.config import Config, UserError
 from transformer.data import batches
-from transformer.data.tokenizers import BOS, EOS, PAD
+from transformer.ids import BOS, EOS, PAD
 from transformer.models.transformer import (
     Transformer,
     configured_vocabulary,

@@ -14,8 +14,8 @@ import numpy as np
 
 from transformer import decode, translate
 from transformer.config import Config
-from transformer.data.tokenizers import BOS, EOS, PAD
 from transformer.evaluate import batch_sums
+from transformer.ids import BOS, EOS, PAD
 from transformer.models.transformer import (
     Transformer,
     configured_vocabulary,
