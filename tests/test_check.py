@@ -14,7 +14,7 @@ import test_model
 from test_config import base
 
 from transformer.config import Config
-from transformer.decode import search
+from transformer.decode import beam_search
 from transformer.models.transformer import Transformer
 from transformer.nn import attention, layers, losses
 from transformer.parallel import sizes
@@ -128,12 +128,12 @@ def forget_the_past(patch):
 
 
 def end_too_early(patch):
-    whole = search._best_continuations
+    whole = beam_search.best_continuations
 
     def best(totals, logits, count):
         return whole(totals, logits.at[..., 3].add(4.0), count)
 
-    patch.setattr(search, "_best_continuations", best)
+    patch.setattr(beam_search, "best_continuations", best)
 
 
 def smooth_too_much(patch):

@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from reference import assert_close
 
 from transformer import decode
-from transformer.decode import Hypotheses, search
+from transformer.decode import Hypotheses, hypotheses
 from transformer.models.transformer import Transformer, search_variables, start_search
 
 EOS, BOS = 1, 2
 MARKS = {"bos": BOS, "eos": EOS}
 STATES = 97
+PENALTY = decode.length_penalty("gnmt", 0.6)
 
 
 # ---- language models without a model -------------------------------------------------
@@ -90,21 +91,21 @@ def beam(table, limits, alpha, *, length, beams, kind="gnmt", n_best=1):
     penalty = decode.length_penalty(kind, alpha)
     step = table_step(table)
     return decode.beam(
-        step, cache, limits, length, beams, penalty, n_best=n_best, **MARKS
+        step, cache, limits, length, penalty, beams, n_best=n_best, **MARKS
     )
 
 
 @functools.partial(jax.jit, static_argnames="length")
 def greedy(table, limits, *, length):
     cache = table_cache(table, 1)
-    return decode.greedy(table_step(table), cache, limits, length, **MARKS)
+    return decode.greedy(table_step(table), cache, limits, length, PENALTY, **MARKS)
 
 
 @functools.partial(jax.jit, static_argnames=("length", "top_k", "top_p"))
 def sample(table, limits, keys, temperature, *, length, top_k=0, top_p=1.0):
-    cache = table_cache(table, 1)
+    cache, step = table_cache(table, 1), table_step(table)
     how = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    return decode.sample(table_step(table), cache, limits, length, keys, **how, **MARKS)
+    return decode.sample(step, cache, limits, length, PENALTY, keys, **how, **MARKS)
 
 
 def row_keys(count: int, seed: int = 0) -> jax.Array:
@@ -251,13 +252,15 @@ def test_a_beam_escapes_the_garden_path():
 
     limits, alpha = jnp.array([5]), 0.6
     penalty = decode.length_penalty("gnmt", alpha)
-    two = decode.beam(step, (), limits, 5, 2, penalty, n_best=2, **MARKS)
+    two = decode.beam(step, (), limits, 5, penalty, 2, n_best=2, **MARKS)
     assert found_ids(two, 0) == [[4, EOS], [3, EOS]]
     expected = np.log([0.4 * 0.9, 0.6 * 0.4])
     assert_close(two.log_probabilities[0], expected, 16)
     assert_close(two.scores[0], expected / (7 / 6) ** alpha, 24)
     # An A after an A is less likely than the end.
-    assert found_ids(decode.greedy(step, (), limits, 5, **MARKS), 0) == [[3, EOS]]
+    assert found_ids(decode.greedy(step, (), limits, 5, penalty, **MARKS), 0) == [
+        [3, EOS]
+    ]
 
 
 def test_an_early_stop_waits_for_what_long_hypotheses_may_gain():
@@ -270,7 +273,7 @@ def test_an_early_stop_waits_for_what_long_hypotheses_may_gain():
     best = {}
     for alpha in (0.0, 0.6):
         penalty = decode.length_penalty("gnmt", alpha)
-        found = decode.beam(step, start, limits, 7, 2, penalty, **MARKS)
+        found = decode.beam(step, start, limits, 7, penalty, 2, **MARKS)
         best[alpha] = found_ids(found, 0)[0]
     assert best[0.6] == [3] * 6 + [EOS]
     assert best[0.0] == [EOS]
@@ -285,6 +288,7 @@ def test_beam_of_one_is_greedy():
         assert (getattr(one, name) == getattr(expected, name)).all()
     roundings = {"roundings": 12 * 10, "magnitude": 12 * abs(table).max()}
     assert_close(one.log_probabilities, expected.log_probabilities, **roundings)
+    assert_close(one.scores, expected.scores, **roundings)
     penalty = ((5 + np.asarray(expected.lengths)) / 6) ** 0.6
     assert_close(one.scores * penalty, expected.log_probabilities, **roundings)
 
@@ -349,10 +353,9 @@ def test_sentences_leave_the_batch_when_half_are_done(beams):
 
     cache, limits = (jnp.int32(0), jnp.asarray(lengths)), jnp.full(batch, length)
     if beams == 1:
-        found = decode.greedy(step, cache, limits, length, **MARKS)
+        found = decode.greedy(step, cache, limits, length, PENALTY, **MARKS)
     else:
-        penalty = decode.length_penalty("gnmt", 0.6)
-        found = decode.beam(step, cache, limits, length, beams, penalty, **MARKS)
+        found = decode.beam(step, cache, limits, length, PENALTY, beams, **MARKS)
     jax.effects_barrier()
     np.testing.assert_array_equal(found.lengths[:, 0], lengths)
     for row, end in enumerate(lengths):
@@ -365,12 +368,12 @@ def test_searches_need_no_more_of_a_model_than_a_counter():
     best = [4, 5, 3, EOS, 4]
     rows = jnp.asarray(3.0 * np.eye(6, dtype=np.float32)[best])
     limits, count = jnp.array([5, 2]), jnp.int32(0)
-    penalty, keys = decode.length_penalty("gnmt", 0.6), row_keys(2)
+    penalty, keys = PENALTY, row_keys(2)
     step = counter_step(rows)
     results = [
-        decode.greedy(step, count, limits, 5, **MARKS),
-        decode.beam(step, count, limits, 5, 2, penalty, **MARKS),
-        decode.sample(step, count, limits, 5, keys, temperature=1e-3, **MARKS),
+        decode.greedy(step, count, limits, 5, penalty, **MARKS),
+        decode.beam(step, count, limits, 5, penalty, 2, **MARKS),
+        decode.sample(step, count, limits, 5, penalty, keys, temperature=1e-3, **MARKS),
     ]
     # Of 6 equally scaled logits, one is 3 and the others 0.
     each = 3 - math.log(math.exp(3) + 5)
@@ -456,9 +459,98 @@ def test_sampled_log_probabilities_are_the_model_s_own():
     assert (again.ids == found.ids).all() and (other.ids != found.ids).any()
 
 
+def test_samples_of_a_sentence_are_those_of_its_keys_alone():
+    # Three at a time: the same as one at a time, each with its part of the key.
+    table = jnp.array(make_table(8, 4, 6, scale=1.0))
+    limits, keys = jnp.arange(4) + 3, row_keys(4)
+    together = decode.sample(
+        table_step(table),
+        table_cache(table, 3),
+        limits,
+        8,
+        PENALTY,
+        keys,
+        count=3,
+        **MARKS,
+    )
+    each = decode.sample(
+        table_step(table), table_cache(table, 1), limits, 8, PENALTY, keys, **MARKS
+    )
+    assert (np.diff(together.scores, axis=1) <= 0).all()
+    for row in range(4):
+        samples = found_ids(together, row)
+        assert found_ids(each, row)[0] in samples
+        totals = [log_probability(np.asarray(table[row]), ids) for ids in samples]
+        assert_close(together.log_probabilities[row], totals, 80, magnitude=40)
+    assert len({tuple(x) for row in range(4) for x in found_ids(together, row)}) > 6
+
+
+# ---- steps made of steps -------------------------------------------------------------
+
+
+def test_an_ensemble_is_a_search_of_the_mean_probabilities():
+    tables = [jnp.array(make_table(seed, 6, 7)) for seed in (11, 12, 13)]
+    mean = np.log(np.mean([np.exp(jax.nn.log_softmax(x)) for x in tables], axis=0))
+    limits = jnp.arange(6) + 4
+    step = decode.ensemble([table_step(table) for table in tables])
+    caches = tuple(table_cache(table, 3) for table in tables)
+    found = decode.beam(step, caches, limits, 9, PENALTY, 3, n_best=3, **MARKS)
+    expected = beam(mean, limits, 0.6, length=9, beams=3, n_best=3)
+    alone = beam(tables[0], limits, 0.6, length=9, beams=3, n_best=3)
+    assert (found.ids == expected.ids).all() and (found.ids != alone.ids).any()
+    assert_close(found.scores, expected.scores, 9 * 30, magnitude=9 * 10)
+
+
+def exhaustive_after(table, prefix, limit) -> list[tuple[float, list[int]]]:
+    """Return every hypothesis that begins so, scored without its beginning."""
+    state, every = follow(0, BOS), []
+    for token in prefix:
+        state = follow(state, token)
+
+    def grow(ids, state, total):
+        for token, gain in enumerate(log_softmax(table[state])):
+            longer, now = [*ids, token], total + gain
+            if token == EOS or len(longer) == limit:
+                every.append(
+                    (token == EOS, now / divisor("gnmt", 0.6, len(longer)), longer)
+                )
+            else:
+                grow(longer, follow(state, token), now)
+
+    grow(list(prefix), state, 0.0)
+    return [(score, ids) for _, score, ids in sorted(every, reverse=True)]
+
+
+@pytest.mark.parametrize("beams", [1, WIDE])
+def test_an_output_begins_with_its_prefix_and_goes_on_as_well_as_it_can(beams):
+    table, limits = make_table(14, 20, V), jnp.full(20, 5)
+    prefixes = [[], [2], [2, 2], [2, 2, 2]] * 5
+    padded = np.array([[*x, 0, 0, 0][:3] for x in prefixes])
+    step, cache = decode.prefixed(
+        table_step(jnp.array(table)), table_cache(table, beams), jnp.array(padded)
+    )
+    if beams == 1:
+        found = decode.greedy(step, cache, limits, 5, PENALTY, **MARKS)
+    else:
+        found = decode.beam(step, cache, limits, 5, PENALTY, beams, **MARKS)
+    for row, prefix in enumerate(prefixes):
+        ids = found_ids(found, row)[0]
+        assert ids[: len(prefix)] == prefix
+        if beams == WIDE:
+            score, best = exhaustive_after(table[row], prefix, 5)[0]
+            assert ids == best
+            assert_close(found.scores[row, 0], score, 60, magnitude=20)
+        else:
+            state = follow(0, BOS)
+            for place, token in enumerate(ids):
+                if place >= len(prefix):
+                    assert token == table[row, state].argmax()
+                state = follow(state, token)
+
+
 # ---- the ranking of continuations ----------------------------------------------------
 
-ranked = jax.jit(search._best_continuations, static_argnums=2)
+ranked = jax.jit(hypotheses.best_continuations, static_argnums=2)
 
 
 @settings(max_examples=40)
@@ -527,8 +619,7 @@ def search_with_model(model, params, source, limits):
     length = 12
     variables = search_variables(model, params)
     step, cache = start_search(model, variables, source, 3, length)
-    penalty = decode.length_penalty("gnmt", 0.6)
-    return decode.beam(step, cache, limits, length, 3, penalty, n_best=3, bos=2, eos=3)
+    return decode.beam(step, cache, limits, length, PENALTY, 3, n_best=3)
 
 
 def test_a_transformer_s_results_do_not_depend_on_the_batch(tiny):

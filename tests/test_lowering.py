@@ -102,18 +102,11 @@ def evaluation(c: Config, model: Transformer) -> Any:
     )
 
 
-def search(beams: int, c: Config, model: Transformer) -> Any:
-    return translate.beam_or_greedy.trace(
-        *(model, one_device(), LENGTH, beams, "gnmt", 0.6, 1),
-        *(variables(model), ids(), numbers()),
-    )
-
-
-def sample(c: Config, model: Transformer) -> Any:
-    number = jax.ShapeDtypeStruct((), np.uint32)
-    return translate._sampled.trace(
-        *(model, one_device(), LENGTH, 1.0, 3, 0.9, variables(model), ids()),
-        *(numbers(), numbers(np.uint32), number, number),
+def search(how: translate.Search, c: Config, model: Transformer) -> Any:
+    seed = jax.ShapeDtypeStruct((), np.uint32)
+    return translate.search.trace(
+        *(how, model, one_device(), LENGTH, variables(model), ids()),
+        *(numbers(), numbers(np.uint32), seed),
     )
 
 
@@ -139,9 +132,12 @@ def variables(model: Transformer) -> Any:
 PROGRAMS: dict[str, Callable[[Config, Transformer], Any]] = {
     "train step": train_step,
     "evaluation": evaluation,
-    "greedy": functools.partial(search, 1),
-    "beam": functools.partial(search, 3),
-    "sample": sample,
+    "greedy": functools.partial(search, translate.Search(1, 0.6, "gnmt")),
+    "beam": functools.partial(search, translate.Search(3, 0.6, "gnmt")),
+    "sample": functools.partial(
+        search,
+        translate.Search(3, 0.6, "gnmt", 1, sample=True, top_k=3, top_p=0.9),
+    ),
     "score": score,
     "encode": encode,
 }

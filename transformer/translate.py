@@ -14,7 +14,7 @@ from typing import Any, TextIO
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
 from transformer import config, decode, parallel
 from transformer.config import Config, UserError
@@ -356,51 +356,21 @@ class Translator:
         # The end mark is no part of the input's length. Empty rows may stop at once.
         limits = np.where(source.any(1), (source != PAD).sum(1) - 1 + extra, 1)
         length = source.shape[1] + extra
-        if how.sample:
-            found = self._sample(source, limits, length, numbers, how)
-        else:
-            found = beam_or_greedy(
-                self.model,
-                self.mesh,
-                length,
-                how.beam,
-                how.length_penalty,
-                how.alpha,
-                how.n_best,
-                self._variables,
-                source,
-                limits.astype(np.int32),
-            )
-        found = hosts.fetch(found)
-        return [self._read(found, row, how.n_best) for row in range(len(numbers))]
-
-    def _sample(self, source, limits, length, numbers, how) -> decode.Hypotheses:
-        """Draw ``n_best`` times, a key for each sentence; return the best first."""
         padded = np.zeros(len(source), np.uint32)
         padded[: len(numbers)] = numbers
-        draws = [
-            _sampled(
-                self.model,
-                self.mesh,
-                length,
-                how.temperature,
-                how.top_k,
-                how.top_p,
-                self._variables,
-                source,
-                limits.astype(np.int32),
-                padded,
-                np.uint32(how.seed % 2**32),
-                np.uint32(draw),
-            )
-            for draw in range(how.n_best)
-        ]
-        found = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *draws)
-        penalty = decode.length_penalty(how.length_penalty, how.alpha)
-        scores = found.log_probabilities / penalty(found.lengths)
-        order = jnp.argsort(-scores, axis=1)
-        found = found._replace(scores=scores)
-        return decode.take(found, order)
+        found = search(
+            dataclasses.replace(how, seed=0),  # one program for all seeds
+            self.model,
+            self.mesh,
+            length,
+            self._variables,
+            source,
+            limits.astype(np.int32),
+            padded,
+            np.uint32(how.seed % 2**32),
+        )
+        found = hosts.fetch(found)
+        return [self._read(found, row, how.n_best) for row in range(len(numbers))]
 
     def _read(
         self, found: decode.Hypotheses, row: int, count: int
@@ -445,69 +415,41 @@ class Attention:
 # ------------------------------------------------------------------- jitted functions
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5, 6))
-def beam_or_greedy(
-    model, mesh, length, beams, penalty, alpha, n_best, variables, source, limits
-):
-    """Search for translations, on each device for its own rows."""
-    divisor = decode.length_penalty(penalty, alpha)
-    marks: Any = {"bos": BOS, "eos": EOS}
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def search(
+    how: Search,
+    model: Transformer,
+    mesh: Mesh,
+    length: int,
+    variables: Any,
+    source: jax.Array,
+    limits: jax.Array,
+    numbers: jax.Array,
+    seed: jax.Array,
+) -> decode.Hypotheses:
+    """Search for translations, on each device for its own sentences.
 
-    def search(variables, source, limits):
-        step, cache = start_search(model, variables, source, beams, length)
-        if beams == 1:
-            found = decode.greedy(step, cache, limits, length, **marks)
-            scores = found.log_probabilities / divisor(found.lengths)
-            return found._replace(scores=scores)
-        return decode.beam(
-            step, cache, limits, length, beams, divisor, n_best=n_best, **marks
-        )
+    Args:
+      how: what to search for, and how; of its seed nothing is read.
+      model: the Transformer.
+      mesh: of the devices.
+      length: most tokens of an output.
+      variables: as ``search_variables`` has them.
+      source: ids (B, S).
+      limits: most tokens of each output (B,).
+      numbers: of the sentences (B,), which samples are drawn by.
+      seed: of the samples.
+    """
 
-    return _each_device(mesh, search)(variables, source, limits)
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 4, 5))
-def _sampled(
-    model,
-    mesh,
-    length,
-    temperature,
-    top_k,
-    top_p,
-    variables,
-    source,
-    limits,
-    numbers,
-    seed,
-    draw,
-):
-    def search(variables, source, limits, numbers, seed, draw):
+    def each_device(variables, source, limits, numbers, seed):
         base = jax.random.key(seed)
-        keys = jax.vmap(
-            lambda number: jax.random.fold_in(jax.random.fold_in(base, number), draw)
-        )(numbers)
-        step, cache = start_search(model, variables, source, 1, length)
-        return decode.sample(
-            step,
-            cache,
-            limits,
-            length,
-            keys,
-            bos=BOS,
-            eos=EOS,
-            temperature=temperature,
-            top_k=top_k,
-            top_p=top_p,
-        )
+        keys = jax.vmap(lambda number: jax.random.fold_in(base, number))(numbers)
+        beams = decode.side_by_side(how)
+        step, cache = start_search(model, variables, source, beams, length)
+        return decode.search(how, step, cache, limits, length, keys)
 
-    return _each_device(mesh, search)(
-        variables, source, limits, numbers, seed=seed, draw=draw
-    )
-
-
-def _each_device(mesh, search):
-    """Let each device search for its own sentences, and stop when they are done."""
-    return parallel.over_rows(mesh, search, parallel.WHOLE, parallel.BY_ROWS)
+    mapped = parallel.over_rows(mesh, each_device, parallel.WHOLE, parallel.BY_ROWS)
+    return mapped(variables, source, limits, numbers, seed=seed)
 
 
 @functools.partial(jax.jit, static_argnums=0)

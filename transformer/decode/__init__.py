@@ -1,27 +1,33 @@
 """Section 6.1: how outputs are searched for, over any step function."""
 
-from transformer.decode.search import (
+from transformer.decode.beam_search import Candidates, beam, recorded_beam
+from transformer.decode.hypotheses import (
     NEVER,
     Hypotheses,
     Penalty,
-    Step,
-    beam,
-    greedy,
     largest,
     length_penalty,
-    sample,
     take,
 )
+from transformer.decode.loop import Step
+from transformer.decode.searches import greedy, sample, search, side_by_side
+from transformer.decode.steps import ensemble, prefixed
 
 __all__ = [
     "NEVER",
+    "Candidates",
     "Hypotheses",
     "Penalty",
     "Step",
     "beam",
+    "ensemble",
     "greedy",
     "largest",
     "length_penalty",
+    "prefixed",
+    "recorded_beam",
     "sample",
+    "search",
+    "side_by_side",
     "take",
 ]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer.config import UserError
-from transformer.decode import NEVER, length_penalty
+from transformer.decode import NEVER, Candidates, length_penalty, recorded_beam
 from transformer.ids import BOS, EOS, SPECIAL
 from transformer.models.transformer import search_variables, start_search
 from transformer.pictures import plots
@@ -29,10 +29,10 @@ class Node:
 
     Attributes:
       parent: the number of the node that it continues, -1 for the empty hypothesis.
-      ids: its pieces, the end mark included.
+      ids: its pieces, EOS included.
       log_probability: of all of them, nats.
-      fate: "goes on": continued; "ended": by the end mark; "left": all continuations
-        of it were worse than those that were kept; "unfinished": alive when the search
+      fate: "goes on": continued; "ended": by EOS; "left": all continuations
+        of it were worse than those that were kept; "unfinished": live when the search
         stopped.
       score: log-probability divided by the length penalty.
     """
@@ -60,7 +60,7 @@ class Tree:
 
 
 def trace(translator: Translator, source: str, **search: Any) -> Tree:
-    """Search as ``decode.beam`` does, on the host, and write down what happens.
+    """Search, and read the tree from the record that ``decode.recorded_beam`` keeps.
 
     Args:
       translator: a trained model.
@@ -78,96 +78,70 @@ def trace(translator: Translator, source: str, **search: Any) -> Tree:
         raise UserError("--source: expected a sentence, got none; write one")
     (source_ids,) = translator.source_ids([source])
     limit = len(source_ids) - 1 + translator.settings.decode.extra_tokens
-    model = translator.model
-    variables = jax.jit(search_variables, static_argnums=0)(model, translator.params)
-    cache = _start(model, how.beam, limit, variables, jnp.array([source_ids]))
-    step = functools.partial(_step, model, variables)
-    return _Tracer(step, cache, limit, how).run()
+    variables = _search_variables(translator.model, translator.params)
+    ids = jnp.array([source_ids])
+    record = _record(how, translator.model, limit, variables, ids)
+    return _Reader(how).read(jax.tree.map(lambda x: np.asarray(x)[0], record))
+
+
+_search_variables = jax.jit(search_variables, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def _start(model, beams, length, variables, source):
-    _, cache = start_search(model, variables, source, beams, length)
-    return cache
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _step(model, variables, cache, ids, parents):
-    return model.apply(variables, cache, ids, parents, method="step")
+def _record(
+    how: Search, model: Any, limit: int, variables: Any, source: jax.Array
+) -> Candidates:
+    """Return the candidates of each step of a search for one sentence (1, S)."""
+    step, cache = start_search(model, variables, source, how.beam, limit)
+    penalty = length_penalty(how.length_penalty, how.alpha)
+    return recorded_beam(
+        step, cache, jnp.array([limit]), limit, penalty, how.beam, n_best=how.n_best
+    )[1]
 
 
 class _Candidate(NamedTuple):
     total: float
-    parent: int  # which of the alive hypotheses it continues
+    parent: int  # which of the live hypotheses it continues
     token: int
 
 
-class _Tracer:
-    """One search; ``alive`` and ``ended`` are numbers of nodes."""
+class _Reader:
+    """Keeps the books of one search; ``live`` and ``finished`` are numbers of nodes."""
 
-    def __init__(self, step: Any, cache: Any, limit: int, how: Search) -> None:
-        self._step, self._cache, self._limit, self._how = step, cache, limit, how
+    def __init__(self, how: Search) -> None:
+        self._beam = how.beam
         self._penalty = length_penalty(how.length_penalty, how.alpha)
         self.nodes = [Node(-1, (), 0.0, "goes on", 0.0)]
-        self.alive: list[int] = [0]
-        self.ended: list[int] = []
-        self._parents = [0] * how.beam
+        self.live: list[int] = [0]
+        self.finished: list[int] = []
 
-    def run(self) -> Tree:
-        while not self._extend():
-            pass
-        for number in self.alive:
+    def read(self, record: Candidates) -> Tree:
+        """Make the tree of a record without the axis of sentences."""
+        for each in zip(*(x[: record.steps] for x in record[:3]), strict=True):
+            self._extend(
+                [
+                    _Candidate(float(total), int(parent), int(token))
+                    for total, parent, token in zip(*each, strict=True)
+                    if total > NEVER / 2
+                ]
+            )
+        for number in self.live:
             self.nodes[number].fate = "unfinished"
-        found = [*self.ended, *self.alive][: self._how.beam]
-        return Tree(self.nodes, found, self._how.beam)
+        found = [*self.finished, *self.live][: self._beam]
+        return Tree(self.nodes, found, self._beam)
 
-    def _extend(self) -> bool:
-        """Make one step; return whether the search is done."""
-        beam, nodes, before = self._how.beam, self.nodes, self.alive
-        best = self._candidates()
+    def _extend(self, best: list[_Candidate]) -> None:
+        """Add the nodes of one step."""
+        beam, nodes, before = self._beam, self.nodes, self.live
         ends = [c for c in best[:beam] if c.token == EOS]
         going = [c for c in best if c.token != EOS][:beam]
-        self.ended += [self._add(before[c.parent], c, "ended") for c in ends]
-        self.ended.sort(key=lambda number: -nodes[number].score)
-        del self.ended[beam:]
-        self.alive = [self._add(before[c.parent], c, "goes on") for c in going]
-        self._parents = [c.parent for c in going]
+        self.finished += [self._add(before[c.parent], c, "ended") for c in ends]
+        self.finished.sort(key=lambda number: -nodes[number].score)
+        del self.finished[beam:]
+        self.live = [self._add(before[c.parent], c, "goes on") for c in going]
         for place, number in enumerate(before):
             if not any(c.parent == place for c in [*ends, *going]):
                 nodes[number].fate = "left"
-        length = len(nodes[-1].ids)
-        return len(self.ended) == beam or length >= self._limit or self._settled()
-
-    def _settled(self) -> bool:
-        """Say whether no alive hypothesis can still come among the ``n_best``."""
-        wanted = self._how.n_best
-        if not self.alive:
-            return True
-        if len(self.ended) < wanted:
-            return False
-        highest = self.nodes[self.alive[0]].log_probability
-        bound = highest / float(self._penalty(self._limit))
-        return bound <= self.nodes[self.ended[wanted - 1]].score
-
-    def _candidates(self) -> list[_Candidate]:
-        """Return the best 2 J continuations, the best first."""
-        beam = self._how.beam
-        filled = len(self.alive)
-        spare = [0] * (beam - filled)  # the step function takes J hypotheses
-        last = [self.nodes[n].ids[-1] if self.nodes[n].ids else BOS for n in self.alive]
-        ids = jnp.array([[*last, *spare]], jnp.int32)
-        parents = [*self._parents, *spare][:beam]
-        logits, self._cache = self._step(self._cache, ids, jnp.array([parents]))
-        gains = np.asarray(jax.nn.log_softmax(logits[0]))[:filled]
-        before = [self.nodes[n].log_probability for n in self.alive]
-        totals = np.asarray(before, np.float32)[:, None] + gains
-        order = np.argsort(-totals, axis=None, kind="stable")[: 2 * beam]
-        pairs = (np.unravel_index(place, totals.shape) for place in order)
-        return [
-            _Candidate(float(totals[parent, token]), int(parent), int(token))
-            for parent, token in pairs
-            if totals[parent, token] > NEVER / 2
-        ]
 
     def _add(self, parent: int, new: _Candidate, fate: Fate) -> int:
         ids = (*self.nodes[parent].ids, new.token)

@@ -307,8 +307,8 @@ class Searcher:
         def search(variables, source):
             step, cache = start_search(model, variables, source, beams, length)
             if beams == 1:
-                return decode.greedy(step, cache, limits, length, **marks).ids
-            found = decode.beam(step, cache, limits, length, beams, penalty, **marks)
+                return decode.greedy(step, cache, limits, length, penalty, **marks).ids
+            found = decode.beam(step, cache, limits, length, penalty, beams, **marks)
             return found.ids
 
         start = time.perf_counter()

@@ -109,9 +109,8 @@ def beam_of_one(it: Subject) -> float:
     @jax.jit
     def both(variables, source):
         step, cache = start_search(it.model, variables, source, 1, length)
-        marks = {"bos": BOS, "eos": EOS}
-        one = decode.beam(step, cache, limits, length, 1, penalty, **marks)
-        return one.ids, decode.greedy(step, cache, limits, length, **marks).ids
+        one = decode.beam(step, cache, limits, length, penalty, 1)
+        return one.ids, decode.greedy(step, cache, limits, length, penalty).ids
 
     one, greedy = both(search_variables(it.model, it.params), it.source)
     return float((one != greedy).mean())

@@ -98,17 +98,16 @@ def search(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole),
         jax.eval_shape(lambda p: search_variables(model, p), abstract_params(model)),
     )
-    return translate.beam_or_greedy.trace(
+    return translate.search.trace(
+        translate.Search(how.beam, how.alpha, how.length_penalty),
         model,
         mesh,
         target,
-        how.beam,
-        how.length_penalty,
-        how.alpha,
-        1,
         variables,
         jax.ShapeDtypeStruct((rows, source), jnp.int32, sharding=by_rows),
         jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=by_rows),
+        jax.ShapeDtypeStruct((rows,), jnp.uint32, sharding=by_rows),
+        jax.ShapeDtypeStruct((), jnp.uint32, sharding=whole),
     )
 
 
