@@ -31,10 +31,10 @@ def get_config(variant: str = "as_written") -> ConfigDict:
     config.data.digits = 9
     config.data.max_length = 256
     config.data.prepared = ""
+    config.data.measure = "bleu"
 
     config.tokenizer = ConfigDict()
     config.tokenizer.kind = "sentencepiece"
-    config.tokenizer.algorithm = "bpe"
     config.tokenizer.vocab_size = 37_000
     config.tokenizer.joint = True
     config.tokenizer.source_model = ""
@@ -48,6 +48,7 @@ def get_config(variant: str = "as_written") -> ConfigDict:
     config.batch.lengths = 1
 
     config.model = ConfigDict()
+    config.model.kind = "transformer"
     config.model.vocab_size = 0
     config.model.layers = 6
     config.model.d_model = 512
@@ -68,7 +69,6 @@ def get_config(variant: str = "as_written") -> ConfigDict:
     config.model.window = 0
     config.model.target_space = False
     config.model.dtype = "bfloat16"
-    config.model.dropout_bits = "hash"
 
     config.loss = ConfigDict()
     config.loss.smoothing = 0.1

@@ -171,7 +171,8 @@ def test_a_plan_s_formulas_are_what_the_compiler_makes():
     assert compiled.operations == pytest.approx(paper.operations, rel=0.03)
     sent = paper.sent
     if jax.__version_info__ > (0, 11, 0):  # the layers are gathered once more
-        sent += 1 / 2 * 4 * meshes.layers_count(settings.model).matrices / mesh.tensor
+        layers = meshes.layers_count(config.transformer(settings.model))
+        sent += 1 / 2 * 4 * layers.matrices / mesh.tensor
     assert compiled.sent == pytest.approx(sent, rel=0.03)
     # On paper biases are whole: of so narrow a model up to a tenth of the parameters.
     assert 0 <= paper.held - compiled.held < 0.1 * paper.held
@@ -260,8 +261,9 @@ def go(
     form: str = "unrolled",
 ) -> list[str]:
     """Train on some of the devices, until a step of the run; return what is said."""
-    sizes: Any = dict(zip(parallel.AXES, map(int, mesh.split()), strict=True))
-    there = dataclasses.replace(settings.parallel, **sizes, layers=form)
+    sizes = dict(zip(parallel.AXES, map(int, mesh.split()), strict=True))
+    how: Any = {**sizes, "layers": form}
+    there = dataclasses.replace(settings.parallel, **how)
     devices, said = jax.devices()[:count], []
 
     def say(line: str) -> None:

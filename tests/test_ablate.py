@@ -503,7 +503,7 @@ def test_rows_share_the_data_that_are_the_same(tmp_path):
         tokenizer=dataclasses.replace(settings.tokenizer, kind="bytes"),
         data=dataclasses.replace(settings.data, max_length=99),
     )
-    deeper = dataclasses.replace(settings.model, layers=2)
+    deeper = dataclasses.replace(config.transformer(settings.model), layers=2)
     rows = {
         "base": settings,
         "A": dataclasses.replace(settings, name="A", model=deeper),

@@ -13,6 +13,7 @@ import pytest
 import test_model
 from test_config import base
 
+from transformer import config
 from transformer.config import Config
 from transformer.decode import beam_search
 from transformer.models.transformer import Transformer
@@ -65,7 +66,6 @@ def verdicts(settings: Config) -> tuple[int, dict[str, str]]:
             "target_space": True,
             "score": "dot",
             "dropout": 0.3,
-            "dropout_bits": "jax",
         },
     ],
     ids=["base", "changed"],
@@ -84,7 +84,8 @@ rows = itertools.count(2000)
 
 def measure(name: str) -> float:
     """Return what the check of this name finds in a new model."""
-    exact = dataclasses.replace(SOUND.model, dtype="float32", max_positions=next(rows))
+    sound = config.transformer(SOUND.model)
+    exact = dataclasses.replace(sound, dtype="float32", max_positions=next(rows))
     model = Transformer(exact, 23, 23)
     draw = np.random.default_rng(0)
     sentences = (check._sentences(draw, n, 23) for n in (check._SOURCE, check._TARGET))

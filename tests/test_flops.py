@@ -137,11 +137,12 @@ def test_the_traced_train_step_has_the_operations_of_the_formula(
     }
     counted = flops.traced(train.make_train_step(it, model), state, batch)
     formula = flops.train_step(it.model, rows, source, target, vocabulary)
-    written_out = it.model.dtype == "float32" or it.model.d_k != it.model.d_v
+    c = config.transformer(it.model)
+    written_out = c.dtype == "float32" or c.d_k != c.d_v
     if kind is not None and written_out:
         # The loop over layers of an accelerator makes the scores again, Q K^T.
         pairs = source**2 + target**2 + source * target
-        formula += rows * it.model.layers * 2 * it.model.heads * it.model.d_k * pairs
+        formula += rows * c.layers * 2 * c.heads * c.d_k * pairs
     assert counted == formula
 
 

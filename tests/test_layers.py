@@ -2,7 +2,6 @@
 
 import functools
 import math
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -339,22 +338,16 @@ def test_encoding_of_an_offset_is_one_linear_map(offset, kind):
 SIGMAS = 6.0  # two-sided 2e-9; over the 65,536 shifts of a test 1.3e-4
 SHAPE = (16, 64, 64)
 COUNT = math.prod(SHAPE)
-KEYS: dict[str, Callable[[int], Any]] = {
-    "hash": layers.hash_key,
-    "jax": jax.random.key,
-}
-kinds = pytest.mark.parametrize("kind", KEYS)
 
 
 def kept(key, rate, shape=SHAPE):
     return np.asarray(layers.dropout(jnp.ones(shape), rate, key)) > 0
 
 
-@kinds
 @pytest.mark.parametrize("rate", [0.01, 0.1, 0.3, 0.5, 0.9])
-def test_dropout_rate_and_expectation(kind, rate):
+def test_dropout_rate_and_expectation(rate):
     x = normal(0, *SHAPE)
-    y = np.asarray(layers.dropout(x, rate, KEYS[kind](1)))
+    y = np.asarray(layers.dropout(x, rate, layers.hash_key(1)))
     dropped = y == 0
     error = dropped.sum() - rate * COUNT
     assert abs(error) < SIGMAS * math.sqrt(COUNT * rate * (1 - rate))
@@ -371,27 +364,25 @@ def correlations(a, b, rate):
     return np.fft.irfft(a * b.conj(), COUNT) / math.sqrt(COUNT)
 
 
-@kinds
 @pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_elements_are_independent_at_every_distance(kind, rate):
+def test_elements_are_independent_at_every_distance(rate):
     # Neighbours along the axes are the distances 1, 64 and 4,096.
-    mask = kept(KEYS[kind](2), rate)
+    mask = kept(layers.hash_key(2), rate)
     shifts = correlations(mask, mask, rate)
     assert shifts[0] == pytest.approx(math.sqrt(COUNT), rel=0.01)
     assert abs(shifts[1:]).max() < SIGMAS
 
 
-@kinds
 @pytest.mark.parametrize("rate", [0.1, 0.5])
-def test_seeds_steps_and_sites_are_independent_at_every_distance(kind, rate):
-    key = KEYS[kind](2)
+def test_seeds_steps_and_sites_are_independent_at_every_distance(rate):
+    key = layers.hash_key(2)
     others = {
-        "seed": KEYS[kind](3),
+        "seed": layers.hash_key(3),
         "step 0": layers.fold_in(key, 0),
         "step 1": layers.fold_in(key, 1),
         "step 0, site 1": layers.fold_in(layers.fold_in(key, 0), 1),
         "step 1, site 0": layers.fold_in(layers.fold_in(key, 1), 0),
-        "site 1, seed 3": layers.fold_in(KEYS[kind](3), 1),
+        "site 1, seed 3": layers.fold_in(layers.hash_key(3), 1),
     }
     masks = {"key": kept(key, rate)}
     for name, other in others.items():
@@ -402,12 +393,11 @@ def test_seeds_steps_and_sites_are_independent_at_every_distance(kind, rate):
         masks[name] = mask
 
 
-@kinds
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_slices_along_every_axis_are_dropped_alike(kind, axis):
+def test_slices_along_every_axis_are_dropped_alike(axis):
     # Chi-square of the counts of the slices: mean n, variance 2 n for n slices.
     rate = 0.3
-    counts = kept(KEYS[kind](4), rate).sum(tuple({0, 1, 2} - {axis}))
+    counts = kept(layers.hash_key(4), rate).sum(tuple({0, 1, 2} - {axis}))
     slices, size = len(counts), COUNT // len(counts)
     variance = size * rate * (1 - rate)
     chi_square = ((counts - size * (1 - rate)) ** 2 / variance).sum()
@@ -417,10 +407,9 @@ def test_slices_along_every_axis_are_dropped_alike(kind, axis):
     assert low < chi_square < high
 
 
-@kinds
-def test_pairs_of_neighbours_fill_a_contingency_table_evenly(kind):
+def test_pairs_of_neighbours_fill_a_contingency_table_evenly():
     rate = 0.5
-    mask = kept(KEYS[kind](5), rate).astype(int)
+    mask = kept(layers.hash_key(5), rate).astype(int)
     for axis in range(3):
         first, second = (
             np.moveaxis(mask, axis, 0)[0::2],
@@ -432,11 +421,10 @@ def test_pairs_of_neighbours_fill_a_contingency_table_evenly(kind):
         assert chi_square < 21.1, axis  # 3 degrees of freedom, 1e-4
 
 
-@kinds
-def test_one_element_over_the_steps(kind):
+def test_one_element_over_the_steps():
     # The same place of 4,096 steps: as a dropout mask of its own.
     rate = 0.3
-    key = KEYS[kind](6)
+    key = layers.hash_key(6)
     steps = jnp.arange(4096)
     masks = jax.vmap(
         lambda step: layers.dropout(jnp.ones((2, 3)), rate, layers.fold_in(key, step))
@@ -458,7 +446,7 @@ def test_hash_keys_that_count_through_the_same_numbers_are_independent():
     rng = np.random.default_rng(0)
 
     def words(first, second):
-        return layers.HashKey((first, second), jnp.uint32(0))
+        return layers.Key((first, second), jnp.uint32(0))
 
     @jax.jit
     @jax.vmap
@@ -503,24 +491,21 @@ def test_row_offset_survives_fold_in():
     np.testing.assert_array_equal(whole[6:], layers.dropout(x[6:], 0.4, part))
 
 
-@kinds
-def test_same_key_same_mask_compiled_or_not(kind):
-    x, key = normal(0, 4, 5), KEYS[kind](8)
+def test_same_key_same_mask_compiled_or_not():
+    x, key = normal(0, 4, 5), layers.hash_key(8)
     compiled = jax.jit(lambda x, key: layers.dropout(x, 0.4, key))
     np.testing.assert_array_equal(layers.dropout(x, 0.4, key), compiled(x, key))
 
 
-@kinds
-def test_gradient_of_dropout_is_its_mask(kind):
-    x, key = normal(0, 4, 5), KEYS[kind](9)
+def test_gradient_of_dropout_is_its_mask():
+    x, key = normal(0, 4, 5), layers.hash_key(9)
     gradient = jax.grad(lambda x: layers.dropout(x, 0.4, key).sum())(x)
     expected = (np.asarray(layers.dropout(x, 0.4, key)) != 0) / 0.6
     assert_close(gradient, expected, 2)
 
 
-@kinds
-def test_no_key_or_no_rate_is_the_identity(kind):
+def test_no_key_or_no_rate_is_the_identity():
     x = normal(0, 4, 5)
     np.testing.assert_array_equal(layers.dropout(x, 0.9, None), x)
-    np.testing.assert_array_equal(layers.dropout(x, 0.0, KEYS[kind](1)), x)
+    np.testing.assert_array_equal(layers.dropout(x, 0.0, layers.hash_key(1)), x)
     assert layers.fold_in(None, 3) is None

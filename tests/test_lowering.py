@@ -19,7 +19,7 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from test_config import base
 
-from transformer import evaluate, parallel, train, translate
+from transformer import config, evaluate, parallel, train, translate
 from transformer.config import Config
 from transformer.models.transformer import (
     Transformer,
@@ -44,7 +44,6 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "unscaled": {"model.score": "dot"},
     "d_k is not d_v": {"model.d_v": 16},
     "learned positions": {"model.positions": "learned"},
-    "bits of jax.random": {"model.dropout_bits": "jax"},
     "wide heads": {"model.d_k": 64, "model.d_v": 64},
     "recompute in a scan": {"parallel.remat": "dots", "parallel.layers": "scanned"},
     "microbatches": {"optimizer.accumulation": 2},
@@ -198,7 +197,7 @@ def test_a_train_step_for_tpu(lowered, name):
     assert kernels(text) == (0, 0)
     assert operands(text) == products_of(name)
     # Of the encoder, the decoder, and cross, forward and backward; none made again.
-    wide = settings_of(name).model.d_k == 64
+    wide = config.transformer(settings_of(name).model).d_k == 64
     assert text.count("@tpu_custom_call") == (6 if wide else 0)
 
 

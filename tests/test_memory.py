@@ -16,7 +16,7 @@ from reference import assert_close
 from test_model_reference import GROWTH, LAYER
 from test_train import BATCH, V, assert_identical, flat, tiny, tiny_run
 
-from transformer import train
+from transformer import config, train
 from transformer.config import Config
 from transformer.models.transformer import (
     STACKS,
@@ -55,7 +55,7 @@ def gradients(c: Config, hardware: Hardware | None = None) -> Any:
 
 
 def key_of(c: Config, seed: int = 0) -> Any:
-    return train.dropout_key(c.model.dropout_bits, jnp.uint32(seed), jnp.int32(0))
+    return train.dropout_key(jnp.uint32(seed), jnp.int32(0))
 
 
 def params_at(workdir: Path, c: Config, step: int) -> np.ndarray:
@@ -90,7 +90,7 @@ def differentiated(
     c: Config, seed: int = 0, hardware: Hardware | None = None
 ) -> tuple[np.ndarray, Any]:
     """Return the gradient of all parameters, and the sums."""
-    params = in_form(c, params_of(c.model.norm))
+    params = in_form(c, params_of(config.transformer(c.model).norm))
     found, sums = gradients_of(c, hardware)(params, BATCH, key_of(c, seed))
     return flat(unstack_layers(found)), sums
 
@@ -208,9 +208,8 @@ def test_the_products_made_twice_are_those_of_the_formula(remat, form):
 
 
 def test_the_products_without_parameters_by_hand():
-    c = dataclasses.replace(
-        settings("dots", "unrolled").model, layers=7, heads=2, d_k=3, d_v=5
-    )
+    c = config.transformer(settings("dots", "unrolled").model)
+    c = dataclasses.replace(c, layers=7, heads=2, d_k=3, d_v=5)
     # 2 a multiply-add, 7 layers, 2 heads of 3 + 5, attentions of 4x4, 6x6 and 6x4.
     assert flops.recomputed(c, 4, 6, "dots") == 2 * 7 * 2 * 8 * (16 + 36 + 24)
 
@@ -236,7 +235,8 @@ def kept_by_a_layer(remat: str) -> int:
 
 
 def test_a_layer_keeps_its_input_and_what_the_policy_names():
-    rows, c = len(BATCH["source"]), settings("dots", "unrolled").model
+    c = config.transformer(settings("dots", "unrolled").model)
+    rows = len(BATCH["source"])
     inputs = rows * (S + T) * c.d_model
     keys, values = c.heads * c.d_k, c.heads * c.d_v
     encoder = S * (2 * keys + values + c.d_ff + 2 * c.d_model)
@@ -261,7 +261,7 @@ def test_a_loop_on_an_accelerator_keeps_no_weights_and_no_masks(dtype, size):
         return jax.vjp(run, params)[1]
 
     shapes = jax.tree.leaves(jax.eval_shape(back, shapes_of(c)))
-    rows, m = len(BATCH["source"]), c.model
+    rows, m = len(BATCH["source"]), config.transformer(c.model)
     kept = [x for x in shapes if x.shape[:2] == (count, rows)]
     keys, values = m.heads * m.d_k, m.heads * m.d_v
     means = 2 * 4  # a mean and a variance each norm

@@ -7,6 +7,7 @@ import jax
 import pytest
 from test_config import EXPERIMENTS, base
 
+from transformer import config
 from transformer.cli import main as cli
 from transformer.config import Config
 from transformer.models.transformer import abstract_params, make_model
@@ -30,6 +31,10 @@ def settings(**changes: Any) -> Config:
     return base(**(LETTERS | changes))
 
 
+def model_of(c: Config) -> config.Transformer:
+    return config.transformer(c.model)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -41,7 +46,7 @@ def settings(**changes: Any) -> Config:
     ids=str,
 )
 def test_the_parameters_are_those_of_the_model(changes):
-    c = settings(**changes).model
+    c = model_of(settings(**changes))
     tree = abstract_params(make_model(c, 30, 30))
     leaves = jax.tree.leaves(tree)
     matrices = sum(x.size for x in leaves if x.ndim == 2)
@@ -51,7 +56,7 @@ def test_the_parameters_are_those_of_the_model(changes):
 
 @pytest.mark.parametrize("name, billions", [("1 B", 1), ("10 B", 10)])
 def test_the_large_sizes_are_as_large_as_their_names(name, billions):
-    c = dataclasses.replace(base().model, **meshes.SIZES[name])
+    c = dataclasses.replace(model_of(base()), **meshes.SIZES[name])
     assert sum(meshes.parameter_count(c, 37_000)) == pytest.approx(billions * 1e9, 0.03)
 
 
@@ -59,13 +64,13 @@ def test_the_large_sizes_are_as_large_as_their_names(name, billions):
 def test_the_paper_s_sizes_are_those_of_their_configs(name):
     wide: dict[str, Any] = {"d_model": 1024, "d_ff": 4096, "heads": 16}
     changes = wide if name == "big" else {}
-    expected = dataclasses.replace(base().model, **changes)
-    assert dataclasses.replace(base().model, **meshes.SIZES[name]) == expected
+    expected = dataclasses.replace(model_of(base()), **changes)
+    assert dataclasses.replace(model_of(base()), **meshes.SIZES[name]) == expected
 
 
 def test_parameters_gradients_and_moments_by_hand():
     c = settings()
-    count = meshes.parameter_count(c.model, 30)
+    count = meshes.parameter_count(model_of(c), 30)
     alone = meshes.cost(c, Mesh(1, 1, 1), LOAD)
     assert alone[:3] == (4 * sum(count), 4 * sum(count), 8 * sum(count))
     # Copies cut nothing, the others the matrices.
@@ -78,7 +83,7 @@ def test_parameters_gradients_and_moments_by_hand():
 
 
 def test_results_kept_of_an_attention_by_hand():
-    c = settings().model  # bfloat16, no dropout of weights
+    c = model_of(settings())  # bfloat16, no dropout of weights
     # 4 queries on 7 keys. Q 4 x 18, K 7 x 18, V 7 x 30 and twice the weights 6 x 4 x 7
     # in float32; the joined heads 4 x 30 and the input 4 x 10 in bfloat16.
     inner = 4 * (72 + 126 + 210 + 2 * 168) + 2 * 120
@@ -90,7 +95,7 @@ def test_results_kept_of_an_attention_by_hand():
 
 
 def test_results_kept_of_the_rest_by_hand():
-    c = settings().model
+    c = model_of(settings())
     # bfloat16 operands 10 and 14 wide, and the signs of 14.
     assert meshes.feed_forward_bytes(c, 4, 1) == 4 * (20 + 28 + 14)
     assert meshes.feed_forward_bytes(c, 4, 2) == 4 * (20 + 14 + 7)
@@ -100,7 +105,7 @@ def test_results_kept_of_the_rest_by_hand():
 
 
 def test_what_the_ways_of_remat_keep_by_hand():
-    c = settings().model
+    c = model_of(settings())
     encoder, decoder = meshes.layer_bytes(c, 7, 4, 1)
     assert meshes.stack_bytes(c, "none", 7, 4, 1) == 2 * (encoder + decoder)
     once, inputs = max(encoder, decoder), 4 * (7 + 4) * 10
@@ -115,7 +120,7 @@ def test_what_the_ways_of_remat_keep_by_hand():
 
 def test_what_lives_within_a_step_by_hand():
     c = settings()
-    pair = meshes.stack_bytes(c.model, "none", 7, 4, 1) + 4 * (7 + 12) * 10
+    pair = meshes.stack_bytes(model_of(c), "none", 7, 4, 1) + 4 * (7 + 12) * 10
     # Logits of 64 rows, a column of the batch; of 4 = loss.block where a column has 2.
     logits = 30 * (4 + 4 + 2)
     assert meshes.activations(c, Mesh(1, 1, 1), LOAD) == 64 * pair + 64 * logits
@@ -123,13 +128,13 @@ def test_what_lives_within_a_step_by_hand():
     parts = settings(**{"optimizer.accumulation": 8})
     assert meshes.activations(parts, Mesh(1, 1, 1), LOAD) == 8 * pair + 8 * logits
     # All matrices, and the gradient of the table.
-    matrices = meshes.parameter_count(c.model, 30).matrices
+    matrices = meshes.parameter_count(model_of(c), 30).matrices
     gathered = meshes.activations(c, Mesh(1, 8, 1), LOAD) - 8 * pair - 8 * logits
     assert gathered == 4 * (matrices + 30 * 10)
 
 
 def test_communication_by_hand():
-    matrices, vectors = meshes.parameter_count(settings().model, 30)
+    matrices, vectors = meshes.parameter_count(model_of(settings()), 30)
 
     def sent(*mesh: int, **changes: Any) -> float:
         return meshes.communication(settings(**changes), Mesh(*mesh), LOAD)
@@ -154,7 +159,7 @@ def test_communication_by_hand():
 
 
 def test_operations_are_spread_evenly_and_count_what_is_made_twice():
-    model = settings().model
+    model = model_of(settings())
     once = flops.train_step(model, 64, 7, 4, 30)
     assert meshes.cost(settings(), Mesh(2, 2, 2), LOAD).operations == once / 8
     again = settings(**{"parallel.remat": "layers"})

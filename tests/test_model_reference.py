@@ -18,7 +18,8 @@ from transformer.models.transformer import Transformer, init_params
 from transformer.nn import layers
 
 V_SOURCE, V_TARGET = 13, 11
-TINY = config.Model(
+TINY = config.Transformer(
+    kind="transformer",
     vocab_size=0,
     layers=2,
     d_model=8,
@@ -39,7 +40,6 @@ TINY = config.Model(
     window=0,
     target_space=False,
     dtype="float32",
-    dropout_bits="hash",
 )
 SOURCE = np.array([[5, 4, 12, 7, 3, 0], [9, 3, 0, 0, 0, 0]])
 TARGET = np.array([[2, 6, 4, 10, 3], [2, 8, 3, 0, 0]])
@@ -96,8 +96,9 @@ def make(**changes: Any) -> tuple[Transformer, Any]:
     return model, jax.tree_util.tree_map_with_path(draw, shapes)
 
 
-def reference_weights(params: Any, settings: config.Model) -> reference.Weights:
+def reference_weights(params: Any, model: config.Model) -> reference.Weights:
     """Name the parameters as tests/reference.py does, in float64."""
+    settings = config.transformer(model)
     p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
 
     def norm(group):
@@ -143,7 +144,8 @@ def reference_weights(params: Any, settings: config.Model) -> reference.Weights:
     return weights
 
 
-def options(settings: config.Model) -> dict[str, Any]:
+def options(model: config.Model) -> dict[str, Any]:
+    settings = config.transformer(model)
     return {
         "heads": settings.heads,
         "order": settings.norm,
@@ -154,7 +156,7 @@ def options(settings: config.Model) -> dict[str, Any]:
     }
 
 
-def expected_logits(params: Any, settings: config.Model) -> np.ndarray:
+def expected_logits(params: Any, settings: config.Transformer) -> np.ndarray:
     weights = reference_weights(params, settings)
     rows = [
         reference.transformer(weights, source, target, **options(settings))

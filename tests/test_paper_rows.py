@@ -31,7 +31,8 @@ def test_table_3_is_as_printed():
         if row.perplexity is not None
     ]
     assert ours == printed["rows"]
-    assert rows.BASE == printed["base"] | {"score": "scaled_dot"}
+    own = {"score": "scaled_dot", "window": 0, "attention_bias": True}
+    assert rows.BASE == printed["base"] | own
 
 
 @needs_tables
@@ -123,8 +124,15 @@ def test_the_claims_that_are_asked_for():
 )
 def test_what_a_row_says_beside_base(name, measure, expected):
     found = rows.against_base(name, measure)
+    assert found is not None
     assert (found.first, found.second, found.relation) == expected
     assert found.measure == measure
+
+
+@pytest.mark.parametrize("name", ["window", "no_attention_bias"])
+def test_of_some_rows_the_paper_says_nothing(name):
+    assert rows.against_base(name, "bleu") is None
+    assert rows.against_base(name, "perplexity") is None
 
 
 def test_the_margins_are_what_32_heads_cost():

@@ -154,7 +154,8 @@ def test_the_train_step_of_number_words_on_a_tpu(target, count):
     assert found.counts is not None
     formula = flops.train_step(c.model, *shape, 300)
     # The kernel's backward pass makes the scores again, Q K^T.
-    again = 64 * 3 * 32 * 32 * c.model.layers * 2 * c.model.heads * c.model.d_k
+    it = config.transformer(c.model)
+    again = 64 * 3 * 32 * 32 * it.layers * 2 * it.heads * it.d_k
     expected = (formula + again) / count
     assert found.counts.operations == pytest.approx(expected, rel=0.002)
     # The parameters, their gradients' mean over the devices, and two moments.

@@ -161,6 +161,19 @@ def test_a_folder_from_before_a_key_was_there(tmp_path: pathlib.Path) -> None:
         prepare(make_config(data_digits=3), tmp_path)
 
 
+def test_a_folder_of_an_earlier_version_is_read(tmp_path: pathlib.Path) -> None:
+    manifest = prepare(make_config(), tmp_path, print).folder / "manifest.json"
+    values = json.loads(manifest.read_text())
+    assert "data.measure" not in values["config"]  # no part of the pairs
+    values["config"]["tokenizer.algorithm"] = "bpe"
+    manifest.write_text(json.dumps(values))
+    prepare(make_config(), tmp_path, print)
+    values["config"]["tokenizer.algorithm"] = "unigram"
+    manifest.write_text(json.dumps(values))
+    with pytest.raises(UserError, match="tokenizer.algorithm: expected 'bpe'"):
+        prepare(make_config(), tmp_path, print)
+
+
 def test_changed_input_is_refused_and_absent_input_is_told(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -261,16 +261,17 @@ def test_a_step_takes_the_exponential_of_a_logit_twice():
 
 def test_a_search_never_moves_its_cache():
     c = settings()
-    model = make_model(c.model, VOCABULARY, VOCABULARY)
+    it = config.transformer(c.model)
+    model = make_model(it, VOCABULARY, VOCABULARY)
     source = bench.ragged_sentences(ROWS, 2 * LENGTH, VOCABULARY)
     program = bench.Searcher(c, model, source, BEAMS).compiled.as_text()
     assert program
     # Two blocks of 16 positions; products read them one by one, never joined.
-    cache = ROWS * c.model.heads * LENGTH * BEAMS * c.model.d_k
+    cache = ROWS * it.heads * LENGTH * BEAMS * it.d_k
     moved = re.compile(r"= (\w+\[[\d,]*\]\S*) (?:transpose|copy|gather|concatenate)\(")
     written = re.findall(r"= (\w+\[[\d,]*\]\S*) dynamic-update-slice\(", program)
     sizes = [math.prod(hlo.dimensions(x)) for x in written]
-    assert sizes.count(cache) >= 4 * c.model.layers
+    assert sizes.count(cache) >= 4 * it.layers
     # The entry makes the empty caches, once; the loop stands before it.
     for result in moved.findall(program.split("ENTRY")[0]):
         assert math.prod(hlo.dimensions(result)) not in (cache, 2 * cache), result

@@ -26,6 +26,7 @@ DATA = Data(
     digits=9,
     max_length=100,
     prepared="",
+    measure="bleu",
 )
 
 
@@ -242,7 +243,7 @@ _TFDS = """
         values = dict(
             source="tfds", dir=sys.argv[1], name="tiny", source_language="en",
             target_language="de", train="train", validation="train[:2]", test="test",
-            train_pairs=0, digits=9, max_length=9, prepared="",
+            train_pairs=0, digits=9, max_length=9, prepared="", measure="bleu",
         )
         return sources.open_source(Data(**(values | changes)))
 

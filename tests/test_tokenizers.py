@@ -24,7 +24,6 @@ PAIRS = [
 def build(folder: pathlib.Path, **changes: Any) -> tokenizers.Vocabulary:
     values: dict[str, Any] = {
         "kind": "sentencepiece",
-        "algorithm": "bpe",
         "vocab_size": 60,
         "joint": True,
         "source_model": "",
@@ -50,7 +49,6 @@ def foreign_model(**options: Any) -> bytes:
 
 ALL: list[dict[str, Any]] = [
     {},
-    {"algorithm": "unigram", "vocab_size": 40},
     {"joint": False, "vocab_size": 50},
     {"kind": "whitespace", "vocab_size": 0},
     {"kind": "whitespace", "vocab_size": 0, "joint": False},
@@ -122,17 +120,14 @@ def test_given_size_is_the_size(tmp_path: pathlib.Path) -> None:
         assert build(tmp_path, vocab_size=size).source.size == size
 
 
-@pytest.mark.parametrize("algorithm", ["bpe", "unigram"])
-def test_named_limits_of_the_size_are_the_limits(
-    tmp_path: pathlib.Path, algorithm: str
-) -> None:
+def test_named_limits_of_the_size_are_the_limits(tmp_path: pathlib.Path) -> None:
     with pytest.raises(UserError, match="at most") as error:
-        build(tmp_path, algorithm=algorithm, vocab_size=5000)
+        build(tmp_path, vocab_size=5000)
     largest = int(str(error.value).split("at most ")[1].split(",")[0])
-    built = build(tmp_path, algorithm=algorithm, vocab_size=largest)
+    built = build(tmp_path, vocab_size=largest)
     assert built.source.size == largest
     with pytest.raises(UserError, match="at most"):
-        build(tmp_path, algorithm=algorithm, vocab_size=largest + 1)
+        build(tmp_path, vocab_size=largest + 1)
 
 
 def test_size_below_the_characters(tmp_path: pathlib.Path) -> None:

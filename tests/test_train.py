@@ -22,7 +22,6 @@ from test_config import base
 from transformer import config, parallel, train, translate
 from transformer.config import Config, UserError
 from transformer.data import batches
-from transformer.evaluate import batch_sums
 from transformer.ids import BOS, EOS, PAD
 from transformer.models.transformer import make_model, shift_right
 from transformer.prepare import prepare
@@ -122,7 +121,7 @@ def gradients_of(settings: Config):
 
 
 def first_key(step: int = 0, seed: int = 0) -> Any:
-    return train.dropout_key("hash", jnp.uint32(seed), jnp.int32(step))
+    return train.dropout_key(jnp.uint32(seed), jnp.int32(step))
 
 
 def curve(settings: Config, steps: int) -> list[dict[str, float]]:
@@ -265,21 +264,14 @@ def test_the_same_seed_takes_the_same_steps_bit_by_bit():
 
 def test_dropout_differs_by_step_and_seed_and_not_otherwise(first):
     params = first[0]
-    settings = tiny(**{"model.dropout_bits": "jax"})
 
-    @jax.jit
-    def loss_of_jax_bits(seed, step):
-        key = train.dropout_key("jax", seed, step)
-        batch = {name: jnp.asarray(ids) for name, ids in BATCH.items()}
-        return batch_sums(settings, model_of(settings), params, batch, key).loss
+    def loss(seed, step):
+        sums = gradients_of(tiny())(params, BATCH, first_key(step, seed))[1]
+        return float(sums.loss)
 
-    def loss_of_hash_bits(seed, step):
-        return gradients_of(tiny())(params, BATCH, first_key(step, seed))[1].loss
-
-    for loss in (loss_of_hash_bits, loss_of_jax_bits):
-        drawn = [float(loss(*divmod(n, 4))) for n in (0, 1, 2, 3, 4, 5, 6, 7)]
-        assert len(set(drawn)) == 8
-        assert drawn == [float(loss(*divmod(n, 4))) for n in range(8)]
+    drawn = [loss(*divmod(n, 4)) for n in range(8)]
+    assert len(set(drawn)) == 8
+    assert drawn == [loss(*divmod(n, 4)) for n in range(8)]
 
 
 # ---- numbers that are not finite -----------------------------------------------------

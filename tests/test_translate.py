@@ -18,7 +18,7 @@ from reference import assert_close
 from test_config import base
 from test_model_reference import options, reference_weights
 
-from transformer import translate
+from transformer import config, translate
 from transformer.config import UserError
 from transformer.data.tokenizers import Bytes, Vocabulary
 from transformer.ids import EOS
@@ -261,7 +261,7 @@ def test_alignments_are_read_off_the_attention_of_each_pair(translator):
 
 
 def test_the_last_layer_but_one_aligns(translator, monkeypatch):
-    model = dataclasses.replace(SETTINGS.model, layers=3)
+    model = dataclasses.replace(config.transformer(SETTINGS.model), layers=3)
     settings = dataclasses.replace(SETTINGS, model=model)
     deep = Translator(settings, translator.vocabulary, None)
     cross = np.zeros((3, 2, 3, 4))  # a b _ c to x _ y, each layer its own way

@@ -10,20 +10,45 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import typing
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
 
 
 class UserError(Exception):
     """A mistake the user can mend: printed as one line, exit code 2."""
 
 
+# ---- what a value may be -------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """What the values of a key have to pass, and the same in words."""
+
+    passes: Callable[[Any], bool]
+    expected: str
+
+
+Number = TypeVar("Number", int, float)
+Positive = Annotated[Number, Check(lambda x: x > 0, "a number greater than 0")]
+NotNegative = Annotated[Number, Check(lambda x: x >= 0, "0 or more")]
+Rate = Annotated[float, Check(lambda x: 0 <= x < 1, "at least 0 and less than 1")]
+Seed = Annotated[int, Check(lambda x: 0 <= x < 2**32, "0 or more and less than 2^32")]
+Digits = Annotated[Positive[int], Check(lambda x: x <= 9, "at most 9")]
+Parts = Annotated[
+    int, Check(lambda x: x == -1 or x >= 1, "1 or more, or -1 for what is left")
+]
+
+# ---- every key -----------------------------------------------------------------------
+
+
 @dataclasses.dataclass(frozen=True)
 class Data:
-    """Where the sentence pairs come from."""
+    """Where the sentence pairs come from, and how translations of them are measured."""
 
-    source: str  # "numbers", "text" or "tfds"
+    source: Literal["numbers", "text", "tfds"]
     dir: str  # folder of the text files, or the data_dir of tensorflow_datasets
     name: str  # tfds builder, e.g. "wmt14_translate/de-en"
     source_language: str
@@ -31,21 +56,21 @@ class Data:
     train: str  # file stems or tfds splits, several joined by "+"
     validation: str
     test: str
-    train_pairs: int  # use this many training pairs, 0 = all there are
-    digits: int  # numbers: of at most this many digits, up to 9
-    max_length: int  # tokens a side, end mark included; longer pairs are left out
+    train_pairs: NotNegative[int]  # use this many training pairs, 0 = all there are
+    digits: Digits  # numbers: of at most this many digits
+    max_length: Positive[int]  # tokens a side, EOS included; longer pairs are left out
     prepared: str  # folder of the encoded corpus, "" = inside the workdir
+    measure: Literal["bleu"]  # what evaluation adds to perplexity
 
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
     """How text becomes ids."""
 
-    kind: str  # "sentencepiece", "whitespace" or "bytes"
-    algorithm: str  # sentencepiece: "bpe" or "unigram"
-    vocab_size: int  # pieces, the four special ones included; 0 = as many as occur
+    kind: Literal["sentencepiece", "whitespace", "bytes"]
+    vocab_size: NotNegative[int]  # pieces, special ones included; 0 = as many as occur
     joint: bool  # one vocabulary for both languages
-    source_model: str  # a given sentencepiece .model, "" = train one
+    source_model: str  # a given sentencepiece .model, "" = train one, of byte pairs
     target_model: str  # likewise; "" = the source model if joint
 
 
@@ -53,99 +78,109 @@ class Tokenizer:
 class Batch:
     """How pairs are put together."""
 
-    tokens: int  # slots a side in one step: rows * max(S, T) <= tokens / lengths
-    shapes: int  # how many different (rows, S, T) may be compiled
-    multiple: int  # rows are a multiple of this
-    length_multiple: int  # S and T are multiples of this
-    lengths: int  # batches, each of pairs of its own length, that make a step
+    tokens: Positive[int]  # slots a side a step: rows * max(S, T) <= tokens / lengths
+    shapes: Positive[int]  # how many different (rows, S, T) may be compiled
+    multiple: Positive[int]  # rows are a multiple of this
+    length_multiple: Positive[int]  # S and T are multiples of this
+    lengths: Positive[int]  # batches, each of pairs of its own length, that make a step
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
+    """What every architecture has; ``kind`` tells which of ``MODELS`` has the rest."""
+
+    kind: str
+    vocab_size: NotNegative[int]  # rows of an embedding table, 0 = as the tokenizer
+    d_model: Positive[int]
+    dropout: Rate  # on sub-layer outputs and on embedding + position
+    tying: Literal["three", "two", "none"]  # two: target embedding and output
+    dtype: Literal["float32", "bfloat16"]  # of matrix-product operands
+
+
+@dataclasses.dataclass(frozen=True)
+class Transformer(Model):
     """The sizes and choices of section 3 of the paper."""
 
-    vocab_size: int  # rows of an embedding table, 0 = as many as the tokenizer has
-    layers: int  # N, in each of the two stacks
-    d_model: int
-    d_ff: int
-    heads: int
-    d_k: int
-    d_v: int
-    dropout: float  # on sub-layer outputs and on embedding + position
-    attention_dropout: float
-    relu_dropout: float
-    norm: str  # "post" (the paper) or "pre"
-    norm_epsilon: float
-    positions: str  # "sinusoidal", "sinusoidal_concat", "learned" or "none"
-    max_positions: int  # rows of a learned position table
-    tying: str  # "three", "two" (target embedding and output) or "none"
+    layers: Positive[int]  # N, in each of the two stacks
+    d_ff: Positive[int]
+    heads: Positive[int]
+    d_k: Positive[int]
+    d_v: Positive[int]
+    attention_dropout: Rate
+    relu_dropout: Rate
+    norm: Literal["post", "pre"]  # post: the paper
+    norm_epsilon: Positive[float]
+    positions: Literal["sinusoidal", "sinusoidal_concat", "learned", "none"]
+    max_positions: Positive[int]  # rows of a learned position table
     attention_bias: bool
-    score: str  # "scaled_dot" or "dot"
-    window: int  # self-attention reaches this many positions each way, 0 = all
+    score: Literal["scaled_dot", "dot"]
+    window: NotNegative[int]  # positions that self-attention reaches each way, 0 = all
     target_space: bool  # a learned vector added to the source embeddings
-    dtype: str  # of matrix-product operands: "float32" or "bfloat16"
-    dropout_bits: str  # "hash" (counter-based) or "jax" (jax.random)
+
+
+# A kind of model with keys of its own is one dataclass above and one line here.
+MODELS: dict[str, type[Model]] = {"transformer": Transformer}
 
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
     """Section 5.4, label smoothing."""
 
-    smoothing: float
-    smoothing_over: str  # "all" ids, or the "others" than the target
-    block: int  # rows of logits in memory at a time, 0 = follows the device
+    smoothing: Rate
+    smoothing_over: Literal["all", "others"]  # ids; others: than the target
+    block: NotNegative[int]  # rows of logits in memory at a time, 0 = by the device
 
 
 @dataclasses.dataclass(frozen=True)
 class Optimizer:
     """Section 5.3."""
 
-    name: str  # "adam" or "sgd"
-    scale: float  # of the paper's learning rate, 1.0 = the paper
-    warmup: int  # steps
-    step_offset: int  # the n-th update is given the rate of step n + offset
-    b1: float
-    b2: float
-    epsilon: float
-    clip_norm: float  # global gradient norm, 0 = no clipping
-    accumulation: int  # parts a batch is computed in
-    nonfinite_limit: int  # non-finite steps in a row before the run stops
+    name: Literal["adam", "sgd"]
+    scale: Positive[float]  # of the paper's learning rate, 1.0 = the paper
+    warmup: Positive[int]  # steps
+    step_offset: NotNegative[int]  # the n-th update has the rate of step n + offset
+    b1: Rate
+    b2: Rate
+    epsilon: Positive[float]
+    clip_norm: NotNegative[float]  # global gradient norm, 0 = no clipping
+    accumulation: Positive[int]  # parts a batch is computed in
+    nonfinite_limit: Positive[int]  # non-finite steps in a row before the run stops
 
 
 @dataclasses.dataclass(frozen=True)
 class Train:
     """The length of a run and what it writes on the way."""
 
-    steps: int
-    log_every: int  # steps
-    evaluate_every: int  # steps, 0 = only at the end
-    checkpoint_every: int  # steps, 0 = by minutes only
-    checkpoint_minutes: float  # 0 = by steps only
-    keep: int  # the last K checkpoints, beside the best
+    steps: Positive[int]
+    log_every: Positive[int]  # steps
+    evaluate_every: NotNegative[int]  # steps, 0 = only at the end
+    checkpoint_every: NotNegative[int]  # steps, 0 = by minutes only
+    checkpoint_minutes: NotNegative[float]  # 0 = by steps only
+    keep: Positive[int]  # the last K checkpoints, beside the best
 
 
 @dataclasses.dataclass(frozen=True)
 class Decode:
     """Section 6.1: how sentences are searched for."""
 
-    beam: int
-    alpha: float
-    length_penalty: str  # "gnmt": ((5 + len) / 6)^alpha, "power": len^alpha
-    extra_tokens: int  # an output has at most input length + this many tokens
-    tokens: int  # source slots in one decoding batch, 0 = follows the device
-    average: int  # checkpoints averaged for the final evaluation
+    beam: Positive[int]
+    alpha: NotNegative[float]
+    length_penalty: Literal["gnmt", "power"]  # ((5 + len) / 6)^alpha or len^alpha
+    extra_tokens: NotNegative[int]  # an output has at most input length + this many
+    tokens: NotNegative[int]  # source slots in a decoding batch, 0 = by the device
+    average: Positive[int]  # checkpoints averaged for the final evaluation
 
 
 @dataclasses.dataclass(frozen=True)
 class Parallel:
     """Over which devices a run is spread; its numbers do not depend on it."""
 
-    data: int  # copies of the model, each with its rows of a batch; -1 = what is left
-    fsdp: int  # parts of parameters and moments, each with its rows of a batch
-    tensor: int  # parts of the heads, of d_ff and of the vocabulary
-    how: str  # "jit" or "pmap"
-    remat: str  # what the backward pass computes again: "none", "layers" or "dots"
-    layers: str  # "unrolled", "scanned": one is compiled instead of N, or "auto"
+    data: Parts  # copies of the model, each with its rows of a batch; -1 = what is left
+    fsdp: Positive[int]  # parts of parameters and moments, each with its rows
+    tensor: Positive[int]  # parts of the heads, of d_ff and of the vocabulary
+    how: Literal["jit", "pmap"]
+    remat: Literal["none", "layers", "dots"]  # what the backward pass computes again
+    layers: Literal["auto", "unrolled", "scanned"]  # scanned: one is compiled, not N
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,8 +188,8 @@ class Config:
     """One run: everything that decides its numbers."""
 
     name: str
-    seed: int
-    device: str  # "any", "cpu", "gpu" or "tpu"; the last two stop where absent
+    seed: Seed
+    device: Literal["any", "cpu", "gpu", "tpu"]  # the last two stop where absent
     data: Data
     tokenizer: Tokenizer
     batch: Batch
@@ -166,43 +201,18 @@ class Config:
     parallel: Parallel
 
 
-_CHOICES = {
-    "device": ("any", "cpu", "gpu", "tpu"),
-    "data.source": ("numbers", "text", "tfds"),
-    "tokenizer.kind": ("sentencepiece", "whitespace", "bytes"),
-    "tokenizer.algorithm": ("bpe", "unigram"),
-    "model.norm": ("post", "pre"),
-    "model.positions": ("sinusoidal", "sinusoidal_concat", "learned", "none"),
-    "model.tying": ("three", "two", "none"),
-    "model.score": ("scaled_dot", "dot"),
-    "model.dtype": ("float32", "bfloat16"),
-    "model.dropout_bits": ("hash", "jax"),
-    "loss.smoothing_over": ("all", "others"),
-    "optimizer.name": ("adam", "sgd"),
-    "decode.length_penalty": ("gnmt", "power"),
-    "parallel.how": ("jit", "pmap"),
-    "parallel.remat": ("none", "layers", "dots"),
-    "parallel.layers": ("auto", "unrolled", "scanned"),
-}
-_POSITIVE = (
-    "data.digits data.max_length batch.tokens batch.shapes batch.multiple "
-    "batch.length_multiple batch.lengths model.layers model.d_model model.d_ff "
-    "model.heads model.d_k model.d_v model.norm_epsilon model.max_positions "
-    "optimizer.scale "
-    "optimizer.warmup optimizer.epsilon optimizer.accumulation "
-    "optimizer.nonfinite_limit train.steps train.log_every train.keep decode.beam "
-    "decode.average parallel.fsdp parallel.tensor"
-).split()
-_NOT_NEGATIVE = (
-    "data.train_pairs tokenizer.vocab_size model.vocab_size model.window "
-    "optimizer.step_offset optimizer.clip_norm train.evaluate_every "
-    "train.checkpoint_every train.checkpoint_minutes decode.alpha decode.extra_tokens "
-    "loss.block decode.tokens"
-).split()
-_RATES = (
-    "model.dropout model.attention_dropout model.relu_dropout loss.smoothing "
-    "optimizer.b1 optimizer.b2"
-).split()
+def transformer(model: Model) -> Transformer:
+    """Return the keys of a Transformer, for what knows of no other kind of model.
+
+    Raises:
+      UserError: if it is of another kind.
+    """
+    if not isinstance(model, Transformer):
+        _fail("model.kind", "transformer", model.kind)
+    return model
+
+
+# ---- from values to a Config ---------------------------------------------------------
 
 
 def resolve(values: Mapping[str, Any]) -> Config:
@@ -218,74 +228,83 @@ def resolve(values: Mapping[str, Any]) -> Config:
       UserError: for a key that is unknown or missing, a value of the wrong type, out of
         range, or at odds with another.
     """
-    config = _dataclass(Config, values, "")
-    flat = flatten(config)
-    for key, choices in _CHOICES.items():
-        if flat[key] not in choices:
-            _fail(key, f"one of {', '.join(choices)}", flat[key])
-    for key in _POSITIVE:
-        if not flat[key] > 0:
-            _fail(key, "a number greater than 0", flat[key])
-    for key in _NOT_NEGATIVE:
-        if not flat[key] >= 0:
-            _fail(key, "0 or more", flat[key])
-    for key in _RATES:
-        if not 0 <= flat[key] < 1:
-            _fail(key, "at least 0 and less than 1", flat[key])
-    _check_together(config)
+    config = _group(Config, values, "")
+    _check_model(config)
+    _check_batch(config)
+    _check_parallel(config)
+    if not (config.train.checkpoint_every or config.train.checkpoint_minutes):
+        _fail("train.checkpoint_every", "steps, or checkpoint_minutes, above 0", 0)
     return config
 
 
-# Keys that runs of earlier versions lack, with what those did.
-EARLIER = {
-    "data.digits": 9,
-    "batch.length_multiple": 1,
-    "batch.lengths": 1,
-    "parallel.data": -1,
-    "parallel.fsdp": 1,
-    "parallel.tensor": 1,
-    "parallel.how": "jit",
-    "parallel.remat": "none",
-    "parallel.layers": "unrolled",
-}
+def _group(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
+    """Make a dataclass, with the dataclasses in it, from the values of its fields."""
+    if not hasattr(values, "items"):
+        _fail(prefix.rstrip("."), f"a group of keys ({cls.__name__})", values)
+    whose = ""
+    if cls is Model:
+        if (kind := values.get("kind")) not in list(MODELS):
+            _fail("model.kind", f"one of {', '.join(MODELS)}", kind)
+        cls, whose = MODELS[kind], f" for model.kind = {kind}"
+    hints = typing.get_type_hints(cls, include_extras=True)
+    unknown = sorted(set(values) - set(hints))
+    missing = sorted(set(hints) - set(values))
+    if unknown:
+        raise UserError(
+            f"config: unknown key {prefix}{unknown[0]}{whose}; expected one of "
+            f"{', '.join(prefix + name for name in hints)}"
+        )
+    if missing:
+        raise UserError(f"config: key {prefix}{missing[0]} is missing; set it")
+    return cls(**{k: _value(hints[k], values[k], prefix + k) for k in hints})
 
 
-def resolve_saved(values: Mapping[str, Any]) -> Config:
-    """Make a ``Config`` from the values of config.json, which may be of an old run.
-
-    Args:
-      values: as for ``resolve``, but that keys that are newer than the run are absent
-        and ``parallel.layers`` may be the older ``parallel.scan``.
-    """
-    if isinstance(values, Mapping):
-        values = dict(values)
-        if isinstance(spread := values.get("parallel"), Mapping) and "scan" in spread:
-            spread = dict(spread)
-            layers = "scanned" if spread.pop("scan") else "unrolled"
-            values["parallel"] = {"layers": layers, **spread}
-        for key, value in EARLIER.items():
-            group, name = key.split(".")
-            if isinstance(found := values.setdefault(group, {}), Mapping):
-                values[group] = {name: value, **found}
-    return resolve(values)
+def _value(hint: Any, value: Any, key: str) -> Any:
+    """Return the value of a key, checked, as its annotation asks."""
+    if dataclasses.is_dataclass(hint):
+        return _group(typing.cast(type, hint), value, key + ".")
+    kind, checks = _type_and_checks(hint)
+    if kind is float and type(value) is int:
+        value = float(value)
+    if type(value) is not kind:
+        _fail(key, f"a value of type {kind.__name__}", value)
+    for check in checks:
+        if not check.passes(value):
+            _fail(key, check.expected, value)
+    if type(value) is float and not math.isfinite(value):
+        _fail(key, "a finite number", value)
+    return value
 
 
-def _check_together(config: Config) -> None:
-    model, batch, data = config.model, config.batch, config.data
-    if not 0 <= config.seed < 2**32:
-        _fail("seed", "0 or more and less than 2^32", config.seed)
-    if data.digits > 9:
-        _fail("data.digits", "at most 9", data.digits)
-    if model.positions.startswith("sinusoidal") and model.d_model % 2:
-        _fail("model.d_model", "an even number for sinusoidal positions", model.d_model)
-    if model.positions == "learned" and model.max_positions < data.max_length:
-        expected = f"at least data.max_length = {data.max_length}"
-        _fail("model.max_positions", expected, model.max_positions)
+def _type_and_checks(hint: Any) -> tuple[type, list[Check]]:
+    """Take apart what is written behind a key."""
+    if typing.get_origin(hint) is Literal:
+        choices = typing.get_args(hint)
+        return str, [Check(lambda x: x in choices, f"one of {', '.join(choices)}")]
+    if typing.get_origin(hint) is Annotated:
+        kind, *checks = typing.get_args(hint)
+        return kind, checks
+    return hint, []
+
+
+def _check_model(config: Config) -> None:
+    model, longest = config.model, config.data.max_length
     if model.tying == "three" and not config.tokenizer.joint:
         _fail("model.tying", "two or none where tokenizer.joint=False", model.tying)
-    if batch.multiple % config.optimizer.accumulation:
+    if not isinstance(model, Transformer):
+        return
+    if model.positions.startswith("sinusoidal") and model.d_model % 2:
+        _fail("model.d_model", "an even number for sinusoidal positions", model.d_model)
+    if model.positions == "learned" and model.max_positions < longest:
+        expected = f"at least data.max_length = {longest}"
+        _fail("model.max_positions", expected, model.max_positions)
+
+
+def _check_batch(config: Config) -> None:
+    batch, data, parts = config.batch, config.data, config.optimizer.accumulation
+    if batch.multiple % parts:
         expected = f"a divisor of batch.multiple = {batch.multiple}"
-        _fail("optimizer.accumulation", expected, config.optimizer.accumulation)
+        _fail("optimizer.accumulation", expected, parts)
     longest = round_up(data.max_length, batch.length_multiple)
     least = batch.lengths * batch.multiple * longest
     if batch.tokens < least:
@@ -298,16 +317,15 @@ def _check_together(config: Config) -> None:
             f"{least} or more"
         )
         _fail("batch.tokens", expected, batch.tokens)
+
+
+def _check_parallel(config: Config) -> None:
     spread = config.parallel
-    if spread.data != -1 and spread.data < 1:
-        _fail("parallel.data", "1 or more, or -1 for what is left", spread.data)
     if spread.how == "pmap" and (spread.fsdp, spread.tensor) != (1, 1):
         got = f"{spread.fsdp} and {spread.tensor}"
         _fail("parallel.how", "jit where parallel.fsdp or tensor is not 1", got)
-    if spread.how == "pmap" and batch.lengths > 1:
+    if spread.how == "pmap" and config.batch.lengths > 1:
         _fail("parallel.how", "jit where batch.lengths is not 1", "pmap")
-    if not (config.train.checkpoint_every or config.train.checkpoint_minutes):
-        _fail("train.checkpoint_every", "steps, or checkpoint_minutes, above 0", 0)
 
 
 def round_up(length: Any, multiple: int) -> Any:
@@ -315,34 +333,69 @@ def round_up(length: Any, multiple: int) -> Any:
     return -(-length // multiple) * multiple
 
 
-def _dataclass(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
-    if not hasattr(values, "items"):
-        _fail(prefix.rstrip("."), f"a group of keys ({cls.__name__})", values)
-    kinds = typing.get_type_hints(cls)
-    unknown = sorted(set(values) - set(kinds))
-    missing = sorted(set(kinds) - set(values))
-    if unknown:
-        raise UserError(
-            f"config: unknown key {prefix}{unknown[0]}; expected one of "
-            f"{', '.join(prefix + k for k in kinds)}"
-        )
-    if missing:
-        raise UserError(f"config: key {prefix}{missing[0]} is missing; set it")
-    return cls(**{k: _value(kinds[k], values[k], prefix + k) for k in kinds})
-
-
-def _value(kind: type, value: Any, key: str) -> Any:
-    if dataclasses.is_dataclass(kind):
-        return _dataclass(kind, value, key + ".")
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if type(value) is not kind:
-        _fail(key, f"a value of type {kind.__name__}", value)
-    return value
-
-
-def _fail(key: str, expected: str, got: Any) -> None:
+def _fail(key: str, expected: str, got: Any) -> NoReturn:
     raise UserError(f"config: {key}: expected {expected}, got {got!r}; change it")
+
+
+# ---- values of earlier versions ------------------------------------------------------
+
+# Keys that are newer than some runs, with what those did.
+NEWER = {
+    "data.digits": 9,
+    "data.measure": "bleu",
+    "batch.length_multiple": 1,
+    "batch.lengths": 1,
+    "model.kind": "transformer",
+    "parallel.data": -1,
+    "parallel.fsdp": 1,
+    "parallel.tensor": 1,
+    "parallel.how": "jit",
+    "parallel.remat": "none",
+    "parallel.layers": "unrolled",
+}
+# Keys that are gone, with the one value whose meaning is still there.
+GONE = {"tokenizer.algorithm": "bpe", "model.dropout_bits": "hash"}
+# Keys that have another name, with what their values are called now.
+RENAMED = {"parallel.scan": ("parallel.layers", {False: "unrolled", True: "scanned"})}
+
+
+def resolve_saved(values: Mapping[str, Any]) -> Config:
+    """Make a ``Config`` from the values of config.json, which may be of an old run."""
+    if not isinstance(values, Mapping):
+        return resolve(values)  # which says what is wrong with it
+    flat: dict[str, Any] = {}
+    for group, keys in values.items():
+        if isinstance(keys, Mapping):
+            flat |= {f"{group}.{name}": value for name, value in keys.items()}
+        else:
+            flat[group] = keys
+    nested: dict[str, Any] = {}
+    for key, value in upgraded(flat).items():
+        group, _, name = key.rpartition(".")
+        (nested.setdefault(group, {}) if group else nested)[name] = value
+    return resolve(nested)
+
+
+def upgraded(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return flat values of an earlier version, or some of them, under today's keys.
+
+    Raises:
+      UserError: if a key is gone and its value was one that is gone too.
+    """
+    now = {key: value for key, value in flat.items() if key not in RENAMED}
+    for old, (key, values) in RENAMED.items():
+        if old in flat:
+            now.setdefault(key, values.get(flat[old], flat[old]))
+    for key, value in GONE.items():
+        if (got := now.pop(key, value)) != value:
+            raise UserError(
+                f"config: {key}: expected {value!r}, as this version has no other, got "
+                f"{got!r}; use the version that trained the run"
+            )
+    return NEWER | now
+
+
+# ---- of a Config ---------------------------------------------------------------------
 
 
 def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
@@ -369,9 +422,12 @@ def digest(config: Any) -> str:
 
 
 def difference(old: Config, new: Config) -> list[str]:
-    """Return one line per key whose value differs, ``"model.heads: 8 -> 4"``."""
+    """Return one line per key whose value differs, ``"model.heads: 8 -> 4"``.
+
+    Of models of two kinds only the keys that both have are compared.
+    """
     a, b = flatten(old), flatten(new)
-    return [f"{k}: {a[k]!r} -> {b[k]!r}" for k in a if a[k] != b[k]]
+    return [f"{k}: {a[k]!r} -> {b[k]!r}" for k in a if k in b and a[k] != b[k]]
 
 
 def other_run(old: Config, new: Config) -> list[str]:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from transformer.config import EARLIER, Config, UserError, flatten
+from transformer.config import Config, UserError, flatten, upgraded
 from transformer.data import batches, sources, tokenizers
 from transformer.parallel import hosts
 
@@ -233,12 +233,12 @@ def _text_file(folder: pathlib.Path, split: str, side: str) -> pathlib.Path:
 def _own_config(config: Config) -> dict[str, Any]:
     """Return the part of a configuration that decides a prepared folder's content."""
     own = flatten(config.data, "data.") | flatten(config.tokenizer, "tokenizer.")
-    del own["data.prepared"]
+    del own["data.prepared"], own["data.measure"]
     return own
 
 
 def _check_config(config: Config, prepared: Prepared) -> None:
-    old = EARLIER | prepared.manifest["config"]
+    old = upgraded(prepared.manifest["config"])
     new = _own_config(config)
     changed = [f"{k}: {old[k]!r} -> {new[k]!r}" for k in new if old[k] != new[k]]
     if changed:

@@ -74,11 +74,9 @@ def init_state(settings: Config, model: Transformer) -> State:
     return State(jnp.zeros((), jnp.int32), params, opt_state, jnp.uint32(settings.seed))
 
 
-def dropout_key(kind: str, seed: jax.Array, step: jax.Array) -> layers.Key | None:
-    """Return the dropout key of a step for ``config.model.dropout_bits``."""
-    if kind == "hash":
-        return layers.fold_in(layers.hash_key(seed), step)
-    return jax.random.fold_in(jax.random.key(seed), step)
+def dropout_key(seed: jax.Array, step: jax.Array) -> layers.Key | None:
+    """Return the dropout key of a step."""
+    return layers.fold_in(layers.hash_key(seed), step)
 
 
 def gradients(
@@ -109,7 +107,7 @@ def gradients(
       parameters, and the sums, all of the global batch.
     """
     rows = batch["target"].shape[0]
-    if isinstance(key, layers.HashKey):
+    if key is not None:
         key = _from_row(key, parallel.first_row(rows, axes))
     weight: jax.Array | float = 1.0
     if mean:
@@ -139,11 +137,7 @@ def _accumulated(part_gradients, params, batch, key, parts):
 
     def add(total, xs):
         index, part = xs
-        part_key: layers.Key | None
-        if isinstance(key, layers.HashKey):
-            part_key = _from_row(key, index * rows)
-        else:
-            part_key = layers.fold_in(key, index)
+        part_key = None if key is None else _from_row(key, index * rows)
         return jax.tree.map(jnp.add, total, part_gradients(part, part_key)), None
 
     def cut(x):
@@ -154,7 +148,7 @@ def _accumulated(part_gradients, params, batch, key, parts):
     return jax.lax.scan(add, zeros, split)[0]
 
 
-def _from_row(key: layers.HashKey, row: jax.Array | int) -> layers.HashKey:
+def _from_row(key: layers.Key, row: jax.Array | int) -> layers.Key:
     """Return the key of a part of the rows of a key, by the part's first row."""
     return key._replace(row=key.row + jnp.asarray(row, jnp.uint32))
 
@@ -212,7 +206,7 @@ def _halves(settings: Config, model: Transformer, mesh: Mesh | None):
     def differentiate(
         state: State, batch: Batch, number: jax.Array | None = None
     ) -> _Gradient:
-        key = dropout_key(settings.model.dropout_bits, state.key, state.step)
+        key = dropout_key(state.key, state.step)
         if number is not None:
             key = layers.fold_in(key, number)
         cut = parallel.cut(state.params)

@@ -302,7 +302,7 @@ class Translator:
         Returns:
           For each pair (source word, target word) from 0, in the order of the target.
         """
-        layers = self.settings.model.layers
+        layers = config.transformer(self.settings.model).layers
         layer = max(layers - 1, 1) if layer is None else layer
         if layer > layers:
             raise UserError(

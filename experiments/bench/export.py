@@ -119,7 +119,7 @@ def take_weights(translator: Translator, positions: int) -> weights.Weights:
     Raises:
       UserError: if the other systems have no such model.
     """
-    model = translator.settings.model
+    model = config.transformer(translator.settings.model)
     for name, wanted in _COMMON.items():
         if getattr(model, name) != wanted:
             _refuse(name, wanted, getattr(model, name))

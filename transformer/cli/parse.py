@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import typing
-from typing import Any
 
 from absl import flags
 
 from transformer.cli.configs import define_config
 from transformer.cli.flags import Command
-from transformer.config import Config, UserError
+from transformer.config import UserError
 
 
 def parse(name: str, command: Command, arguments: list[str]) -> flags.FlagValues:
@@ -42,7 +40,7 @@ def parse(name: str, command: Command, arguments: list[str]) -> flags.FlagValues
     try:
         rest = values([f"transformer {name}", *arguments])[1:]
     except flags.Error as error:
-        raise UserError(_flag_error(name, str(error))) from None
+        raise UserError(_flag_error(name, str(error), values)) from None
     if rest:
         raise UserError(
             f"{name}: expected flags only, got {rest[0]!r}; use --FLAG=VALUE"
@@ -61,14 +59,12 @@ def _define_slurm(values: flags.FlagValues, arguments: list[str]) -> None:
         flags.DEFINE_string(name, None, "option of Slurm", flag_values=values)
 
 
-def _flag_error(name: str, text: str) -> str:
-    wrong = re.match(r"flag --config\.([^=]+)=(.*?): ", text, re.DOTALL)
+def _flag_error(name: str, text: str, values: flags.FlagValues) -> str:
+    wrong = re.match(r"flag --(config\.[^=]+)=(.*?): ", text, re.DOTALL)
     if wrong:
-        kind: Any = Config
-        for part in wrong[1].split("."):
-            kind = typing.get_type_hints(kind)[part]
+        key, kind = wrong[1].removeprefix("config."), values[wrong[1]].flag_type()
         return (
-            f"config: {wrong[1]}: expected a value of type {kind.__name__}, got "
-            f"{wrong[2]!r}; change it"
+            f"config: {key}: expected a value of type {kind}, got {wrong[2]!r}; change "
+            "it"
         )
     return f"{name}: {text}; see transformer {name} --help"

@@ -369,7 +369,7 @@ class Batches:
     Args:
       corpus: the pairs.
       batch: slots a side, number of batches a step and of shapes, what rows and lengths
-        are multiples of.
+        are multiples of; with room for the longest pair, as ``config.resolve`` sees to.
       seed: of the order.
 
     Attributes:
@@ -383,15 +383,6 @@ class Batches:
     def __init__(self, corpus: Corpus, batch: config.Batch, seed: int):
         self._corpus, self._seed = corpus, seed % 2**64
         lengths = corpus.source.lengths, corpus.target.lengths
-        longest = int(max(lengths[0].max(), lengths[1].max()))
-        longest = config.round_up(longest, batch.length_multiple)
-        least = batch.lengths * batch.multiple * longest
-        if batch.tokens < least:
-            raise UserError(
-                f"batch.tokens: expected room for batch.lengths x batch.multiple = "
-                f"{batch.lengths} x {batch.multiple} rows of {longest} tokens, {least} "
-                f"or more, got {batch.tokens}; change it, or lower data.max_length"
-            )
         self.lengths = batch.lengths
         histogram = _histogram(*lengths)
         budget = _Budget(batch.tokens // batch.lengths, batch.multiple)

@@ -451,7 +451,7 @@ def _train_sentencepiece(
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(texts),
             model_writer=model,
-            model_type=tokenizer.algorithm,
+            model_type="bpe",
             vocab_size=tokenizer.vocab_size,
             character_coverage=1.0,
             pad_id=PAD,

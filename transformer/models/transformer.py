@@ -113,7 +113,7 @@ class Residual(nn.Module):
     ``x + Dropout(f(LayerNorm(x)))``.
     """
 
-    config: config.Model
+    config: config.Transformer
 
     @nn.compact
     def __call__(self, x: jax.Array, sublayer, key: layers.Key | None) -> jax.Array:
@@ -128,7 +128,7 @@ class Residual(nn.Module):
 class FeedForward(nn.Module):
     """Holds the parameters of ``layers.feed_forward`` (section 3.3)."""
 
-    config: config.Model
+    config: config.Transformer
     hardware: Hardware
 
     @nn.compact
@@ -156,7 +156,7 @@ class MultiHeadAttention(nn.Module):
     side by side in one of (D, H * K).
     """
 
-    config: config.Model
+    config: config.Transformer
     hardware: Hardware
 
     def setup(self):
@@ -223,7 +223,7 @@ class MultiHeadAttention(nn.Module):
 
 
 def attention_kernel(
-    c: config.Model,
+    c: config.Transformer,
     hardware: Hardware,
     lengths: tuple[int, int],
     mask: attention.Mask,
@@ -245,7 +245,7 @@ def attention_kernel(
 class EncoderLayer(nn.Module):
     """Self-attention and feed-forward, each in a residual connection."""
 
-    config: config.Model
+    config: config.Transformer
     hardware: Hardware
 
     def setup(self):
@@ -274,7 +274,7 @@ class DecoderLayer(nn.Module):
     returns all of them.
     """
 
-    config: config.Model
+    config: config.Transformer
     hardware: Hardware
 
     def setup(self):
@@ -307,7 +307,7 @@ STACKS = {"encoder": EncoderLayer, "decoder": DecoderLayer}
 
 @functools.cache
 def _layer_of(
-    stack: str, settings: config.Model, hardware: Hardware
+    stack: str, settings: config.Transformer, hardware: Hardware
 ) -> Callable[..., Any]:
     """Return any layer of a stack as a function of its number, variables and inputs.
 
@@ -360,7 +360,7 @@ class Transformer(nn.Module):
       hardware: that programs are traced for; None = this process's first device.
     """
 
-    config: config.Model
+    config: config.Transformer
     source_size: int
     target_size: int
     remat: str = "none"
@@ -673,7 +673,7 @@ def make_model(
     Raises:
       UserError: if a vocabulary has more ids than the tables have rows.
     """
-    rows = settings.vocab_size
+    settings, rows = config.transformer(settings), settings.vocab_size
     if rows and max(source_size, target_size) > rows:
         raise config.UserError(
             f"model.vocab_size: expected at least the vocabulary's "

@@ -326,7 +326,7 @@ POSITIONS = {
 # ---------------------------------------------------------------------------- dropout
 
 
-class HashKey(NamedTuple):
+class Key(NamedTuple):
     """Names a place and a moment of randomness for the counter-based hash.
 
     The bits of an element depend on this key and on the element's index in the global
@@ -337,26 +337,21 @@ class HashKey(NamedTuple):
     row: jax.Array  # index in the global batch of this part's first row, uint32
 
 
-Key = HashKey | jax.Array  # or a key of jax.random, which draws jax.random's bits
-
-
-def hash_key(seed: jax.Array | int, row: jax.Array | int = 0) -> HashKey:
+def hash_key(seed: jax.Array | int, row: jax.Array | int = 0) -> Key:
     """Start a chain of hash keys from an integer seed."""
     seed = jnp.asarray(seed, jnp.uint32)
     words = _mix(seed ^ np.uint32(0x9E3779B9)), _mix(seed + np.uint32(0x7F4A7C15))
-    return HashKey(words, jnp.asarray(row, jnp.uint32))
+    return Key(words, jnp.asarray(row, jnp.uint32))
 
 
 def fold_in(key: Key | None, data: jax.Array | int) -> Key | None:
     """Derive the key of a step, a layer or a place from ``key``; None stays None."""
     if key is None:
         return None
-    if not isinstance(key, HashKey):
-        return jax.random.fold_in(key, data)
     first, second = key.words
     data = jnp.asarray(data, jnp.uint32)
     first = _mix(first ^ _mix(data + np.uint32(0x9E3779B9)))
-    return HashKey((first, _mix(second + first * np.uint32(0x85EBCA6B))), key.row)
+    return Key((first, _mix(second + first * np.uint32(0x85EBCA6B))), key.row)
 
 
 def dropout(x: jax.Array, rate: float, key: Key | None) -> jax.Array:
@@ -365,7 +360,7 @@ def dropout(x: jax.Array, rate: float, key: Key | None) -> jax.Array:
     Args:
       x: (B, ...); the first axis is the batch.
       rate: at least 0 and less than 1.
-      key: a ``HashKey`` or a key of jax.random; None returns x unchanged.
+      key: of this place and moment; None returns x unchanged.
 
     Returns:
       An array like x.
@@ -374,15 +369,11 @@ def dropout(x: jax.Array, rate: float, key: Key | None) -> jax.Array:
     """
     if key is None or rate == 0.0:
         return x
-    if isinstance(key, HashKey):
-        bits = _hash_bits(key, x.shape)
-    else:
-        bits = jax.random.bits(key, x.shape, jnp.uint32)
-    keep = bits >= np.uint32(round(rate * 2**32))
+    keep = _hash_bits(key, x.shape) >= np.uint32(round(rate * 2**32))
     return jnp.where(keep, x * (1 / (1 - rate)), 0.0)
 
 
-def _hash_bits(key: HashKey, shape: tuple[int, ...]) -> jax.Array:
+def _hash_bits(key: Key, shape: tuple[int, ...]) -> jax.Array:
     """Return 32 random bits an element: a keyed murmur3 finaliser of its index."""
     size = int(np.prod(shape))
     index = lax.iota(jnp.uint32, size).reshape(shape)

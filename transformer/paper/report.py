@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer import config
 from transformer.paper import rows
 from transformer.paper.rows import (
     CLAIMS,
@@ -240,7 +241,7 @@ def _table_3_note(study: _Study) -> str:
         f"{_signature(first)}."
     ]
     if not _faithful(first):
-        model = first.settings.model
+        model = config.transformer(first.settings.model)
         parts.append(
             f"A replica: {first.data} instead of WMT14, base with d_model = "
             f"{model.d_model}, d_ff = {model.d_ff}, {first.settings.train.steps:,} "
@@ -378,7 +379,10 @@ def _against_base(study: _Study) -> Table:
         for measure in MEASURES:
             claimed = rows.against_base(row, measure)
             line += [_paper_change(row, measure), *_our_change(study, row, measure)]
-            line.append(f"{_expected(row, claimed)}: {study.judge(claimed)}")
+            if claimed is None:
+                line.append("")
+            else:
+                line.append(f"{_expected(row, claimed)}: {study.judge(claimed)}")
         lines.append(tuple(line))
     heads = ["row", "PPL paper", "PPL ours", "PPL p", "PPL verdict", "BLEU paper"]
     heads += ["BLEU ours", "BLEU p, seeds", "BLEU p, sentences", "BLEU verdict"]
@@ -413,7 +417,8 @@ def _against_base_note(study: _Study) -> str:
         "points. p over seeds: Welch's t-test, of log perplexity or BLEU; p over "
         "sentences: paired bootstrap of the mean over seeds, 1,000 draws. The verdict "
         "is on what the paper's two printed figures say, worse, better, or the same "
-        "(they differ by no more than the last digit; a row without figures: worse); "
+        "(they differ by no more than the last digit; a row without figures: worse if "
+        "the text argues so, otherwise blank); "
         f"each test at {LEVEL:.0%}, no correction for the number of rows. The same: "
         f"90 % interval within {_margins()}; base, where it has the paper's data and "
         f"size, reaches a figure if not worse by more. Seeds that would decide: power "

@@ -78,9 +78,9 @@ def check(settings: config.Config, sizes: Mapping[str, int]) -> None:
       sizes: of the axes of the mesh.
 
     Raises:
-      UserError: if it does not, with the sizes; or dropout masks would depend on it.
+      UserError: if it does not, with the sizes.
     """
-    heads, tensor = settings.model.heads, sizes["tensor"]
+    heads, tensor = config.transformer(settings.model).heads, sizes["tensor"]
     if heads % tensor:
         raise UserError(
             f"parallel.tensor: expected a divisor of model.heads = {heads}, got "
@@ -93,12 +93,6 @@ def check(settings: config.Config, sizes: Mapping[str, int]) -> None:
             f"optimizer.accumulation = {sizes['data']} x {sizes['fsdp']} x "
             f"{accumulation} = {parts * accumulation}, the parts that rows are cut "
             f"into, got {settings.batch.multiple}; raise it, or use fewer devices"
-        )
-    if parts > 1 and settings.model.dropout_bits != "hash":
-        raise UserError(
-            f"model.dropout_bits: expected hash on {parts} devices, got "
-            f"{settings.model.dropout_bits}, whose masks would depend on their "
-            "number; change it, or use one device"
         )
 
 

@@ -10,6 +10,7 @@ import dataclasses
 
 import jax
 
+from transformer import config
 from transformer.config import Config
 from transformer.nn import hardware
 from transformer.nn.hardware import Hardware
@@ -77,7 +78,7 @@ def bytes_a_slot(settings: Config, target_size: int, beam: int) -> float:
       target_size: V.
       beam: J.
     """
-    c = settings.model
+    c = config.transformer(settings.model)
     positions = _SHORTEST + beam * (_SHORTEST + settings.decode.extra_tokens)
     cached = positions * c.layers * c.heads * (c.d_k + c.d_v)
     return _FLOAT * (cached + 3 * beam * target_size) / _SHORTEST

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer import config
 from transformer.config import UserError
 from transformer.ids import EOS
 from transformer.nn import layers, losses, optimizer
@@ -143,7 +144,7 @@ def positions(length: int, d_model: int, learned: Translator | None) -> plots.Pi
     """
     tables = {"sinusoids": np.asarray(layers.sinusoidal_positions(length, d_model))}
     if learned is not None:
-        settings = learned.settings.model
+        settings = config.transformer(learned.settings.model)
         if settings.positions != "learned" or settings.max_positions < length:
             raise UserError(
                 f"--workdir: expected a run with model.positions=learned and at least "

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from transformer import config
 from transformer.config import UserError
 from transformer.ids import BOS, EOS, SPECIAL
 from transformer.metrics.heads import STATISTICS, Statistics
@@ -128,10 +129,11 @@ def look(
       UserError: for a sentence without text or too long for a page, and for numbers of
         layers or heads that the model does not have.
     """
-    settings, vocabulary = translator.settings.model, translator.vocabulary
+    settings, vocabulary = translator.settings, translator.vocabulary
+    model = config.transformer(settings.model)
     chosen = [
-        _numbers("layers", layers, settings.layers),
-        _numbers("heads", heads, settings.heads),
+        _numbers("layers", layers, model.layers),
+        _numbers("heads", heads, model.heads),
     ]
     (source_ids,) = translator.source_ids([_with_text("source", source)])
     if target is None:

@@ -119,7 +119,7 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
     Returns:
       Operations, 2 a multiply-add.
     """
-    c = settings
+    c = config.transformer(settings)
     keys, values = c.heads * c.d_k, c.heads * c.d_v
     into, out = c.d_model * keys, values * c.d_model
     keys_values = c.d_model * (keys + values)
@@ -170,5 +170,5 @@ def recomputed(settings: config.Model, source: int, target: int, remat: str) -> 
     if remat == "layers":
         return forward(settings, source, target, vocabulary=0)
     pairs = source**2 + target**2 + source * target
-    width = settings.heads * (settings.d_k + settings.d_v)
-    return 2 * settings.layers * width * pairs
+    c = config.transformer(settings)
+    return 2 * c.layers * c.heads * (c.d_k + c.d_v) * pairs

@@ -111,7 +111,7 @@ class Count(NamedTuple):
     vectors: int  # biases and norms
 
 
-def layers_count(c: config.Model) -> Count:
+def layers_count(c: config.Transformer) -> Count:
     """Count both stacks: N layers of each, in a pair 3 attentions and 5 norms.
 
     An attention has matrices of ``D h (2 d_k + 2 d_v)``, a feed-forward of ``2 D F``.
@@ -123,7 +123,7 @@ def layers_count(c: config.Model) -> Count:
     return Count(c.layers * matrices, c.layers * vectors)
 
 
-def parameter_count(c: config.Model, vocabulary: int) -> Count:
+def parameter_count(c: config.Transformer, vocabulary: int) -> Count:
     """Count all parameters.
 
     Args:
@@ -141,7 +141,9 @@ def parameter_count(c: config.Model, vocabulary: int) -> Count:
 # ------------------------------------------------------------- results kept of a layer
 
 
-def attention_bytes(c: config.Model, queries: int, keys: int, tensor: int) -> float:
+def attention_bytes(
+    c: config.Transformer, queries: int, keys: int, tensor: int
+) -> float:
     """Return what the backward pass of an attention reads, for one sentence.
 
     ``(4 (n h d_k + m h (d_k + d_v)) + 8 h n m + b n h d_v) / t + b n D`` for n queries
@@ -159,20 +161,20 @@ def attention_bytes(c: config.Model, queries: int, keys: int, tensor: int) -> fl
     return inner / tensor + b * queries * c.d_model
 
 
-def feed_forward_bytes(c: config.Model, positions: int, tensor: int) -> float:
+def feed_forward_bytes(c: config.Transformer, positions: int, tensor: int) -> float:
     """Return what it keeps, operands and signs: ``b n D + (b + 1) n F / t``."""
     b = _OPERAND[c.dtype]
     marks = 2 if c.relu_dropout else 1
     return positions * (b * c.d_model + (b + marks) * c.d_ff / tensor)
 
 
-def residual_bytes(c: config.Model, positions: int) -> float:
+def residual_bytes(c: config.Transformer, positions: int) -> float:
     """Return what it keeps: the normed sum and the dropout mask, ``5 n D``."""
     return positions * c.d_model * (_FLOAT + (c.dropout > 0))
 
 
 def layer_bytes(
-    c: config.Model, source: int, target: int, tensor: int
+    c: config.Transformer, source: int, target: int, tensor: int
 ) -> tuple[float, float]:
     """Return what an encoder and a decoder layer keep for one sentence pair."""
     encoder = (
@@ -189,7 +191,9 @@ def layer_bytes(
     return encoder, decoder
 
 
-def product_bytes(c: config.Model, source: int, target: int, tensor: int) -> float:
+def product_bytes(
+    c: config.Transformer, source: int, target: int, tensor: int
+) -> float:
     """Return what ``remat="dots"`` keeps of a pair of layers beside their inputs.
 
     Args:
@@ -208,7 +212,7 @@ def product_bytes(c: config.Model, source: int, target: int, tensor: int) -> flo
 
 
 def stack_bytes(
-    c: config.Model, remat: str, source: int, target: int, tensor: int
+    c: config.Transformer, remat: str, source: int, target: int, tensor: int
 ) -> float:
     """Return what both stacks keep for one sentence pair under ``parallel.remat``.
 
@@ -236,7 +240,7 @@ def cost(settings: Config, mesh: Mesh, load: Load) -> Cost:
       mesh: d, f and t.
       load: the global batch.
     """
-    c = settings.model
+    c = config.transformer(settings.model)
     count = parameter_count(c, load.vocabulary)
     held = _FLOAT * (count.matrices / (mesh.fsdp * mesh.tensor) + count.vectors)
     moments = 2 if settings.optimizer.name == "adam" else 0
@@ -262,7 +266,8 @@ def activations(settings: Config, mesh: Mesh, load: Load) -> float:
     the batch where that has more, twice in float32 and once as an operand. With fsdp
     the gathered matrices, and the table's gradient before it is scattered.
     """
-    c, how, b = settings.model, settings.parallel, _OPERAND[settings.model.dtype]
+    c, how = config.transformer(settings.model), settings.parallel
+    b = _OPERAND[c.dtype]
     rows = load.rows / (settings.optimizer.accumulation * mesh.data * mesh.fsdp)
     pair = stack_bytes(c, how.remat, load.source, load.target, mesh.tensor)
     pair += _FLOAT * (load.source + 3 * load.target) * c.d_model
@@ -293,7 +298,7 @@ def communication(settings: Config, mesh: Mesh, load: Load) -> float:
       embeddings of both sides and the gradient of the decoder's output. With
       ``remat="layers"`` those of the forward pass once more.
     """
-    c, parts = settings.model, settings.optimizer.accumulation
+    c, parts = config.transformer(settings.model), settings.optimizer.accumulation
     (d, f, t), (_, source, target, _) = mesh, load
     count, rows = parameter_count(c, load.vocabulary), d * f
     reduced = 2 * (d - 1) / d * count.matrices / (f * t)

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding
 
-from transformer import evaluate, parallel, translate
+from transformer import config, evaluate, parallel, translate
 from transformer.config import Config
 from transformer.data.batches import Shape
 from transformer.models.transformer import (
@@ -121,8 +121,9 @@ def choices(
       hardware: the kind of device.
       lengths: queries and keys of the decoder's attention.
     """
-    dtype = hardware.operands(settings.model.dtype)
-    kernel = attention_kernel(settings.model, hardware, lengths, Mask(causal=True))
+    model = config.transformer(settings.model)
+    dtype = hardware.operands(model.dtype)
+    kernel = attention_kernel(model, hardware, lengths, Mask(causal=True))
     return {
         "products": f"{dtype} x {dtype} -> float32",
         "attention": f"one kernel, {kernel}" if kernel else "written out",
