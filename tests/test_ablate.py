@@ -18,9 +18,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from test_cli import error
-from test_config import EXPERIMENTS, base
-from test_train import tiny_run, write_digits
+from support.calls import error
+from support.configs import base
+from support.paths import EXPERIMENTS, ROOT
+from support.runs import tiny_run, write_digits
 
 from transformer import config, parallel
 from transformer.cli import main as cli
@@ -639,7 +640,7 @@ def test_a_live_table_on_a_terminal(tmp_path, unprepared, monkeypatch):
 @pytest.fixture
 def importable(monkeypatch):
     """Let processes that submitit starts find the package."""
-    monkeypatch.setenv("PYTHONPATH", str(EXPERIMENTS.parent))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
 def test_runs_through_submitit(tmp_path, unprepared, importable):
@@ -782,9 +783,7 @@ def test_a_real_ablation_of_a_few_steps(tmp_path):
     ]
 
     def call_it() -> list[str]:
-        run = subprocess.run(
-            call, cwd=EXPERIMENTS.parent, capture_output=True, text=True
-        )
+        run = subprocess.run(call, cwd=ROOT, capture_output=True, text=True)
         assert run.returncode == 0, run.stdout + run.stderr
         return run.stdout.splitlines()
 

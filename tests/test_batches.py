@@ -15,6 +15,7 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
+from support.paths import ROOT, SHARED
 
 from transformer import config
 from transformer.config import UserError
@@ -381,7 +382,7 @@ def test_wanted_rows_are_those_of_the_whole_batch(tmp_path: pathlib.Path) -> Non
             np.testing.assert_array_equal(batch[side], whole[side][1::2])
 
 
-MULTI30K = pathlib.Path(__file__).parents[2] / "shared" / "data" / "multi30k" / "bpe"
+MULTI30K = SHARED / "data" / "multi30k" / "bpe"
 
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason="Multi30k is not on this machine")
@@ -455,10 +456,9 @@ _MEASURE = """
 
 @pytest.mark.slow
 def test_five_million_pairs(tmp_path: pathlib.Path) -> None:
-    root = pathlib.Path(__file__).parents[1]
     for script in (_LARGE, _MEASURE):
         command = [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)]
-        done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-3000:]
     figures = json.loads(done.stdout)
     print(figures)

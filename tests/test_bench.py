@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
-from test_config import experiment
+from support.configs import experiment
 
 from transformer import config
 from transformer.ids import EOS, PAD

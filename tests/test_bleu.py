@@ -4,18 +4,18 @@ import gzip
 import json
 import logging
 import math
-import pathlib
 from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.significance import PairedTest, Result
+from support.paths import SHARED
 
 from transformer.config import UserError
 from transformer.metrics import bleu
 
-DATA = pathlib.Path(__file__).parents[2] / "shared" / "data" / "bleu-reference"
+DATA = SHARED / "data" / "bleu-reference"
 needs_data = pytest.mark.skipif(
     not DATA.is_dir(), reason=f"the WMT17 outputs are not at hand: no folder {DATA}"
 )

@@ -2,16 +2,17 @@
 
 import dataclasses
 import itertools
+import os
 import subprocess
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import test_model
-from test_config import base
+from support.checks import SOUND, changed
+from support.models import draw_params
+from support.paths import PROGRAMS, TESTS
 
 from transformer.config import Config
 from transformer.decode import search
@@ -19,25 +20,6 @@ from transformer.models.transformer import Transformer
 from transformer.nn import attention, layers, losses
 from transformer.parallel import sizes
 from transformer.tools import check
-
-SOUND = base(
-    **{
-        "model.vocab_size": 23,
-        "model.layers": 1,
-        "model.d_model": 16,
-        "model.d_ff": 24,
-        "model.heads": 2,
-        "model.d_k": 8,
-        "model.d_v": 8,
-        "data.max_length": 64,
-    }
-)
-
-
-def changed(settings: Config, **model) -> Config:
-    return dataclasses.replace(
-        settings, model=dataclasses.replace(settings.model, **model)
-    )
 
 
 def verdicts(settings: Config) -> tuple[int, dict[str, str]]:
@@ -88,7 +70,7 @@ def measure(name: str) -> float:
     model = Transformer(exact, 23, 23)
     draw = np.random.default_rng(0)
     sentences = (check._sentences(draw, n, 23) for n in (check._SOURCE, check._TARGET))
-    params = test_model.draw_params(model)
+    params = draw_params(model)
     settings = sizes.here(dataclasses.replace(SOUND, model=exact), 23)
     return check.CHECKS[name](check.Subject(settings, model, params, *sentences))
 
@@ -196,9 +178,12 @@ def test_the_model_is_looked_at_in_float32(monkeypatch):
 @pytest.mark.parametrize("precision, passes", [("HIGHEST", True), ("DEFAULT", False)])
 def test_the_checks_hold_where_float32_operands_would_be_rounded(precision, passes):
     """As on an NVIDIA GPU, whose products are TF32 unless told; see the program."""
-    program = Path(__file__).with_name("rounding_machine.py")
+    program = PROGRAMS / "rounding_machine.py"
     run = subprocess.run(
-        [sys.executable, str(program), "10", precision], capture_output=True, text=True
+        [sys.executable, str(program), "10", precision],
+        env=os.environ | {"PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
     )
     assert run.returncode == (0 if passes else 1), run.stderr
     failed = [line for line in run.stdout.splitlines() if line.startswith("FAIL")]

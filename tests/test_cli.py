@@ -5,10 +5,11 @@ import os
 import subprocess
 import sys
 import types
-from pathlib import Path
 
 import pytest
-from test_config import EXPERIMENTS, base
+from support.calls import error
+from support.configs import base
+from support.paths import EXPERIMENTS, ROOT
 
 import transformer
 from transformer import config, parallel
@@ -41,16 +42,6 @@ def programme(monkeypatch, name, **functions):
 def trained(tmp_path):
     (tmp_path / "config.json").write_text(config.to_json(base()))
     return tmp_path
-
-
-def error(capsys, *arguments):
-    """Return the one line that a mistaken call prints."""
-    assert cli.main(arguments) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("transformer: error: ")
-    assert captured.err.count("\n") == 1 and captured.err.endswith("\n")
-    return captured.err.removeprefix("transformer: error: ").rstrip("\n")
 
 
 # ---- help ----------------------------------------------------------------------------
@@ -390,7 +381,7 @@ def test_params_prints_the_table(capsys, started):
 
 def run(*arguments, **options):
     command = [sys.executable, "-m", "transformer", *arguments]
-    options.setdefault("cwd", Path(__file__).parents[1])
+    options.setdefault("cwd", ROOT)
     return subprocess.run(command, capture_output=True, text=True, **options)
 
 
@@ -410,7 +401,7 @@ def test_a_reader_that_goes_away_is_no_error():
             command,
             stdout=pipe,
             stderr=subprocess.PIPE,
-            cwd=Path(__file__).parents[1],
+            cwd=ROOT,
         )
     assert result.returncode == 141 and result.stderr == b""
 
@@ -435,7 +426,7 @@ def start_process(device, **environment):
         check=True,
         capture_output=True,
         text=True,
-        cwd=Path(__file__).parents[1],
+        cwd=ROOT,
         env=kept | environment,
     )
     return result.stdout.splitlines()

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import test_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import assert_close
+from support.models import make
+from support.reference import assert_close
 
 from transformer import decode
 from transformer.decode import Hypotheses, search
@@ -517,7 +517,7 @@ SIZE = 319
 
 @pytest.fixture(scope="module")
 def tiny() -> tuple[Transformer, Any]:
-    model, params = test_model.make(SIZE, layers=1)
+    model, params = make(SIZE, layers=1)
     # Far from uniform, so that no two hypotheses are as good as equal.
     return model, params | {"source_embedding": 3 * params["source_embedding"]}
 

@@ -6,14 +6,14 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
-from test_config import base
-from test_train import tiny
+from support.configs import base
+from support.paths import PROGRAMS, ROOT
+from support.runs import tiny
 
 from transformer import config, parallel, train
 from transformer.config import UserError
@@ -24,10 +24,10 @@ V = 64
 
 
 def test_eight_devices_make_no_difference():
-    file = Path(__file__).with_name("on_eight_devices.py")
+    file = PROGRAMS / "on_eight_devices.py"
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", str(file)],
-        cwd=file.parents[1],
+        cwd=ROOT,
         env=os.environ | {"JAX_NUM_CPU_DEVICES": "8"},
         capture_output=True,
         text=True,

@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.paths import ROOT
 
 from transformer import config
 from transformer.cli import main as cli
 from transformer.cli.parse import parse
 
-ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 MOST_LINES, MOST_WORDS_A_MINUTE = 120, 350
@@ -31,7 +31,8 @@ def code(page: Path) -> list[str]:
         elif fence is None:
             outside.append(line)
     lines = "\n".join(inside).replace("\\\n", " ").splitlines()
-    return lines + re.findall(r"`((?:transformer|python) [^`]+)`", "\n".join(outside))
+    spans = r"`((?:[A-Z_]+=\S+ )*(?:transformer|python) [^`]+)`"
+    return lines + re.findall(spans, "\n".join(outside))
 
 
 def commands(page: Path, program: str) -> list[list[str]]:

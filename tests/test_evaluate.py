@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-import reference
-from reference import assert_close
-from test_config import base
-from test_model_reference import options, reference_weights
+from support import reference
+from support.configs import base
+from support.models import options, reference_weights
+from support.reference import assert_close
 
 import transformer
 from transformer import config

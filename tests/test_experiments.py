@@ -10,7 +10,8 @@ from typing import Any
 
 import jax
 import pytest
-from test_config import EXPERIMENTS, experiment, rows_of
+from support.configs import experiment, rows_of
+from support.paths import EXPERIMENTS, ROOT
 
 from transformer import config
 from transformer.config import Config
@@ -232,7 +233,7 @@ def test_numbers_are_translated_exactly(tmp_path, monkeypatch):
     arguments = ["train", f"--config={config_file}", f"--workdir={tmp_path}"]
     subprocess.run(
         [sys.executable, "-m", "transformer", *arguments],
-        cwd=EXPERIMENTS.parent,
+        cwd=ROOT,
         check=True,
     )
     results = json.loads((tmp_path / "results.json").read_text())

@@ -9,8 +9,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import test_model
-from test_config import base
+from support.configs import base
+from support.models import SMALL, draw_params
 
 from transformer import translate
 from transformer.cli import main as cli
@@ -111,13 +111,13 @@ def test_a_folder_without_metrics_is_refused(tmp_path):
 
 
 def make_translator(**changes: Any) -> Translator:
-    values = {f"model.{k}": v for k, v in (test_model.SMALL | changes).items()}
+    values = {f"model.{k}": v for k, v in (SMALL | changes).items()}
     values |= {"model.vocab_size": 0, "tokenizer.kind": "whitespace"}
     values |= {"data.max_length": 16}
     tokenizer = Whitespace(WORDS)
     vocabulary = Vocabulary(tokenizer, tokenizer)
     empty = Translator(base(**values), vocabulary, None)
-    params = test_model.draw_params(empty.model)
+    params = draw_params(empty.model)
     return Translator(empty.settings, vocabulary, params)
 
 

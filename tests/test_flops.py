@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from ml_collections import ConfigDict
-from test_config import experiment
+from support.configs import experiment
 
 from transformer import config, train
 from transformer.models.transformer import make_model

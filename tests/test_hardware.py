@@ -7,7 +7,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import pytest
-from test_config import base
+from support.configs import base
 
 from transformer import parallel
 from transformer.models.transformer import abstract_params, make_model

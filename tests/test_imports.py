@@ -8,8 +8,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from support.paths import ROOT, TESTS
 
-ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "transformer"
 FILES = sorted(PACKAGE.rglob("*.py"))
 EXPERIMENTS = sorted((ROOT / "experiments").glob("*.py"))  # configurations
@@ -172,6 +172,17 @@ def test_a_peer_s_program_knows_that_peer_only(path):
 def test_experiments_import_only_ml_collections_and_each_other(path):
     others = {path.stem for path in EXPERIMENTS}
     assert roots(path) <= {"ml_collections", "experiments", *others}
+
+
+def test_what_tests_share_is_in_support():
+    files = set(TESTS.rglob("*.py"))
+    shared = set((TESTS / "support").rglob("*.py"))
+    names = [path.stem for path in files - shared]
+    assert len(names) == len(set(names))  # pytest imports them as top-level modules
+    for path in files:
+        assert not roots(path) & set(names), f"{path} imports a test: use support/"
+    for path in shared:
+        assert ast.get_docstring(ast.parse(path.read_text())), path
 
 
 @pytest.mark.parametrize("path", FILES, ids=by_name)

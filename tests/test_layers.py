@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reference import assert_close, numerical_gradient
+from support import reference
+from support.reference import assert_close, numerical_gradient
 
 from transformer.nn import layers
 from transformer.nn.hardware import Hardware

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
-from test_config import base
+from support.configs import base
 
 from transformer import evaluate, parallel, train, translate
 from transformer.config import Config

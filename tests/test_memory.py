@@ -12,9 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference import assert_close
-from test_model_reference import GROWTH, LAYER
-from test_train import BATCH, V, assert_identical, flat, tiny, tiny_run
+from support.models import GROWTH, LAYER
+from support.reference import assert_close
+from support.runs import BATCH, V, assert_identical, flat, tiny, tiny_run
 
 from transformer import train
 from transformer.config import Config

@@ -5,7 +5,8 @@ from typing import Any
 
 import jax
 import pytest
-from test_config import EXPERIMENTS, base
+from support.configs import base
+from support.paths import EXPERIMENTS
 
 from transformer.cli import main as cli
 from transformer.config import Config

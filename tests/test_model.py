@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference import assert_close
-from test_config import base
+from support.configs import base
+from support.models import SIZE, make, model_config
+from support.reference import assert_close
 
 from transformer import config
 from transformer.config import UserError
@@ -26,43 +27,7 @@ from transformer.nn import attention, layers
 from transformer.nn.hardware import Hardware
 from transformer.tools.params import parameter_table
 
-SIZE = 11  # ids of both vocabularies
-SMALL: dict[str, Any] = {
-    "layers": 2,
-    "d_model": 16,
-    "d_ff": 24,
-    "heads": 2,
-    "d_k": 5,
-    "d_v": 3,
-    "dropout": 0.5,  # of no effect where no key is given
-    "attention_dropout": 0.5,
-    "relu_dropout": 0.5,
-    "max_positions": 300,
-    "dtype": "float32",
-}
-
-
 BASE = base()
-
-
-def model_config(**changes: Any) -> config.Model:
-    return dataclasses.replace(BASE.model, **(SMALL | changes))
-
-
-def draw_params(model: Transformer, seed: int = 7) -> Any:
-    """Draw parameters of which no bias is 0 and no scale is 1; nothing is compiled."""
-    rng = np.random.default_rng(seed)
-
-    def draw(path, leaf):
-        x = rng.normal(size=leaf.shape) / np.sqrt(model.config.d_model)
-        return jnp.asarray(x + ("scale" in str(path[-1])), jnp.float32)
-
-    return jax.tree_util.tree_map_with_path(draw, abstract_params(model))
-
-
-def make(size: int = SIZE, seed: int = 7, **changes: Any) -> tuple[Transformer, Any]:
-    model = Transformer(model_config(**changes), size, size)
-    return model, draw_params(model, seed)
 
 
 def forward(model: Transformer, source, target, key=None):

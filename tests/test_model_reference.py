@@ -10,8 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-import reference
-from reference import assert_close
+from support import reference
+from support.models import GROWTH, LAYER, options, reference_weights
+from support.reference import assert_close
 
 from transformer import config
 from transformer.models.transformer import Transformer, init_params
@@ -69,16 +70,9 @@ OPTIONS: list[dict[str, Any]] = [
     {"heads": 1, "d_k": 1, "d_v": 9},
 ]
 
-# From end to end a value is summed, one sum after the other: in each of the 4 layers
-# two attentions (three maps of 8, d_k, a softmax over 6, 6 values, a map of 6), the
-# feed-forward's 8 and 12, three norms of two means of 8; at the ends 8 more.
-LAYER = 2 * (8 + 5 + 3 * 6 + 6 + 6) + 8 + 12 + 3 * 2 * 8
 # Errors of n roundings add up like a random walk: a value is off by more than
 # 5 sqrt(n) 2^-24 with a probability of 1e-5 (Higham and Mary, 2019, theorem 2.4).
 ROUNDINGS = round(5 * math.sqrt(4 * LAYER + 8))
-# A norm divides by the spread of a row, a product multiplies by sums of |weights|:
-# over the stack an early error grows, by no more than test_growth_of_errors measures.
-GROWTH = 20
 
 
 def make(**changes: Any) -> tuple[Transformer, Any]:
@@ -94,64 +88,6 @@ def make(**changes: Any) -> tuple[Transformer, Any]:
         return (x + ("scale" in str(path[-1]))).astype(np.float32)
 
     return model, jax.tree_util.tree_map_with_path(draw, shapes)
-
-
-def reference_weights(params: Any, settings: config.Model) -> reference.Weights:
-    """Name the parameters as tests/reference.py does, in float64."""
-    p = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-
-    def norm(group):
-        return group["scale"], group["bias"]
-
-    def attention(group):
-        return {
-            name: (group[name]["kernel"], group[name].get("bias"))
-            for name in ("query", "key", "value", "output")
-        }
-
-    def layer(group, residuals):
-        inner = group["feed_forward"]
-        result = {
-            "self": attention(group["self_attention"]),
-            "feed_forward": [
-                inner[n] for n in ("kernel_1", "bias_1", "kernel_2", "bias_2")
-            ],
-            "norms": [
-                norm(group[f"residual_{n + 1}"]["norm"]) for n in range(residuals)
-            ],
-        }
-        if residuals == 3:
-            result["cross"] = attention(group["cross_attention"])
-        return result
-
-    source_table = p["source_embedding"]
-    target_table = p["target_embedding"] if settings.tying != "three" else source_table
-    weights = {
-        "source_table": source_table,
-        "target_table": target_table,
-        "output": p["output"] if settings.tying == "none" else target_table,
-        "target_space": p["target_space"][0] if settings.target_space else None,
-        "encoder": [layer(p[f"encoder_{n}"], 2) for n in range(settings.layers)],
-        "decoder": [layer(p[f"decoder_{n}"], 3) for n in range(settings.layers)],
-    }
-    if settings.positions == "learned":
-        weights["source_positions"] = p["source_positions"]
-        weights["target_positions"] = p["target_positions"]
-    if settings.norm == "pre":
-        weights["encoder_norm"] = norm(p["encoder_norm"])
-        weights["decoder_norm"] = norm(p["decoder_norm"])
-    return weights
-
-
-def options(settings: config.Model) -> dict[str, Any]:
-    return {
-        "heads": settings.heads,
-        "order": settings.norm,
-        "kind": settings.positions,
-        "epsilon": settings.norm_epsilon,
-        "scaled": settings.score == "scaled_dot",
-        "window": settings.window,
-    }
 
 
 def expected_logits(params: Any, settings: config.Model) -> np.ndarray:

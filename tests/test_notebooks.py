@@ -13,9 +13,9 @@ from typing import Any
 
 import nbformat
 import pytest
-from test_config import experiment
+from support.configs import experiment
+from support.paths import ROOT
 
-ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

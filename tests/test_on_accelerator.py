@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.paths import BENCH
 
 from transformer.nn import attention
 
-sys.path.append(str(Path(__file__).parents[1] / "experiments" / "bench"))
+sys.path.append(str(BENCH))
 
 import on_accelerator
 import on_device

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-import reference
 from hypothesis import given
 from hypothesis import strategies as st
-from reference import assert_close
+from support import reference
+from support.reference import assert_close
 
 from transformer import config
 from transformer.nn.optimizer import learning_rate, make_optimizer

@@ -3,14 +3,14 @@
 import dataclasses
 import json
 import math
-from pathlib import Path
 
 import pytest
-from test_config import rows_of
+from support.configs import rows_of
+from support.paths import SHARED
 
 from transformer.paper import rows
 
-PRINTED = Path(__file__).parents[2] / "shared" / "paper" / "tables.json"
+PRINTED = SHARED / "paper" / "tables.json"
 needs_tables = pytest.mark.skipif(
     not PRINTED.is_file(), reason=f"no copy of the paper's tables at {PRINTED}"
 )

@@ -11,7 +11,8 @@ from typing import Any
 
 import jax
 import pytest
-from test_config import EXPERIMENTS, base, experiment
+from support.configs import base, experiment
+from support.paths import EXPERIMENTS
 
 from transformer import config, parallel
 from transformer.cli import main as cli

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.extend import core
-from test_train import BATCH, first_key, flat, model_of, start_of, tiny
+from support.runs import BATCH, first_key, flat, model_of, start_of, tiny
 
 from transformer import train
 from transformer.nn import layers

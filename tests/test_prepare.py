@@ -1,7 +1,5 @@
 """Preparation: built once, opened after, refused where it does not fit."""
 
-import gzip
-import importlib.util
 import json
 import os
 import pathlib
@@ -12,48 +10,13 @@ import textwrap
 from typing import Any
 
 import pytest
+from support.paths import ROOT
+from support.texts import make_config, text_config, write_texts
 
-from transformer import config as configs
 from transformer import prepare as preparation
-from transformer.config import Config, UserError
+from transformer.config import UserError
 from transformer.data import batches
 from transformer.prepare import prepare
-
-ROOT = pathlib.Path(__file__).parents[1]
-
-
-def make_config(**changes: Any) -> Config:
-    """Return the base config with ``data_train="x"`` style changes."""
-    path = ROOT / "experiments" / "base.py"
-    spec = importlib.util.spec_from_file_location("base", path)
-    assert spec and spec.loader
-    base = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(base)
-    values = base.get_config()
-    values.data.source = "numbers"
-    values.data.train_pairs = 300
-    values.tokenizer.vocab_size = 120
-    for key, value in changes.items():
-        group, _, name = key.partition("_")
-        values[group][name] = value
-    return configs.resolve(values)
-
-
-def text_config(folder: pathlib.Path, **changes: Any) -> Config:
-    own = {"data_source": "text", "data_dir": str(folder), "data_train_pairs": 0}
-    return make_config(**(own | {"tokenizer_kind": "bytes"} | changes))
-
-
-def write_texts(folder: pathlib.Path) -> None:
-    folder.mkdir()
-    texts = {
-        "train": ("a b@@ c\n\nlong long long long\nd\n", "x\ny\nz\nü\n"),
-        "validation": ("one@@ two\n\nthree\u2028four\n", "eins@@ zwei\nx\n\n"),
-        "test": ("a\n", "A@@ B\r\n"),
-    }
-    for split, (source, target) in texts.items():
-        (folder / f"{split}.en").write_bytes(source.encode())
-        (folder / f"{split}.de.gz").write_bytes(gzip.compress(target.encode()))
 
 
 def contents(folder: pathlib.Path) -> dict[str, bytes]:
@@ -222,7 +185,7 @@ def test_vocabulary_of_another_preparation(tmp_path: pathlib.Path) -> None:
 _KILLED = """
     import os, pathlib, signal, sys
     sys.path.insert(0, "tests")
-    from test_prepare import make_config
+    from support.texts import make_config
     from transformer.prepare import prepare
 
     def say(line):

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from test_config import experiment
+from support.configs import experiment
 
 from transformer import config
 from transformer.models.transformer import make_model

@@ -11,7 +11,7 @@ import types
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_config import base
+from support.configs import base
 
 from transformer import config
 from transformer.run import records

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_config import experiment
-from test_prepare import text_config, write_texts
+from support.configs import experiment
+from support.paths import ROOT
+from support.texts import text_config, write_texts
 
 from transformer import config, parallel
 from transformer.cli import main as cli
@@ -629,7 +630,7 @@ def test_static_columns_are_those_of_the_rows(monkeypatch, capsys):
 
     monkeypatch.setattr(static, "tables", fake)
     monkeypatch.setattr(parallel, "start", lambda device: "devices: none")
-    monkeypatch.chdir(Path(__file__).parents[1])
+    monkeypatch.chdir(ROOT)
     assert command("--static", "--format=csv") == 0
     assert capsys.readouterr().out == "static\nrow\nbase\n"
     ((found, timed),) = asked

@@ -23,11 +23,10 @@ import jax
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
-from test_config import EXPERIMENTS
-from test_train import compilations, lines_of, tiny_run
+from support.paths import ROOT
+from support.runs import command, compilations, lines_of, tiny_run
 
 from transformer import config, parallel, train
-from transformer.cli import configs
 from transformer.cli import main as cli
 from transformer.config import Config, UserError
 from transformer.models.transformer import make_model
@@ -307,21 +306,10 @@ def test_another_vocabulary_is_refused(settings, unbroken, tmp_path):
 # ---- as a process --------------------------------------------------------------------
 
 
-def command(settings: Config, workdir: Path, *more: str) -> list[str]:
-    """Return the arguments that train these settings, as differences from text.py."""
-    plain = configs.get_config(str(EXPERIMENTS / "text.py"))
-    changes = config.difference(config.resolve(plain), settings)
-    keys = [change.split(": ")[0] for change in changes]
-    values = config.flatten(settings)
-    overrides = [f"--config.{key}={values[key]}" for key in keys]
-    file = f"--config={EXPERIMENTS / 'text.py'}"
-    return ["train", file, f"--workdir={workdir}", *overrides, *more]
-
-
 def start(settings: Config, workdir: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-m", "transformer", *command(settings, workdir)],
-        cwd=EXPERIMENTS.parent,
+        cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -423,7 +411,7 @@ cli.run()
 def test_sigterm_while_a_shape_is_compiled(settings, unbroken, workdir):
     arguments = [sys.executable, "-c", _SLOWLY, *command(settings, workdir)]
     with subprocess.Popen(
-        arguments, cwd=EXPERIMENTS.parent, stdout=subprocess.PIPE, text=True
+        arguments, cwd=ROOT, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout
         said = [next(line for line in process.stdout if "compiling slowly" in line)]

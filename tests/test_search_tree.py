@@ -2,9 +2,8 @@
 
 import numpy as np
 import pytest
-import test_translate
-from reference import assert_close
-from test_translate import ROUNDINGS, SETTINGS
+from support.reference import assert_close
+from support.translators import ROUNDINGS, SETTINGS, draw_params
 
 from transformer.cli import main as cli
 from transformer.config import UserError
@@ -21,7 +20,7 @@ SOURCES = ["hello w", "a letter"]
 def translator() -> Translator:
     vocabulary = Vocabulary(Bytes(), Bytes())
     empty = Translator(SETTINGS, vocabulary, None, lambda text: None)
-    params = test_translate.draw_params(empty)
+    params = draw_params(empty)
     return Translator(SETTINGS, vocabulary, params, lambda text: None)
 
 

@@ -17,7 +17,8 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from test_config import base
+from support.configs import base
+from support.paths import BENCH
 
 from transformer import ids
 from transformer.config import UserError
@@ -25,7 +26,7 @@ from transformer.data import tokenizers
 from transformer.models.transformer import abstract_params, init_params, make_model
 from transformer.translate import Translator
 
-sys.path.append(str(Path(__file__).parents[1] / "experiments" / "bench"))
+sys.path.append(str(BENCH))
 
 import arena
 import export
@@ -35,7 +36,6 @@ import sizes
 import weights
 import worker
 
-BENCH = Path(side_by_side.__file__).parent
 PEERS_PYTHON = os.environ.get("PEERS_PYTHON", sys.executable)
 
 # Says how it was started and told, and how long each turn took it; dies without a next.

@@ -6,7 +6,7 @@ import json
 import jax
 import numpy as np
 import pytest
-from test_config import base, experiment
+from support.configs import base, experiment
 
 from transformer import config
 from transformer.data.batches import in_order

@@ -9,6 +9,7 @@ import sys
 import textwrap
 
 import pytest
+from support.paths import ROOT
 
 from transformer.config import Data, UserError
 from transformer.data import sources
@@ -278,6 +279,5 @@ _TFDS = """
 
 def test_tfds_builder_without_tensorflow(tmp_path: pathlib.Path) -> None:
     command = [sys.executable, "-c", textwrap.dedent(_TFDS), str(tmp_path)]
-    root = pathlib.Path(__file__).parents[1]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 import jax
 import numpy as np
 import pytest
-from test_config import experiment
+from support.configs import experiment
 
 from transformer import config, train
 from transformer.models.transformer import configured_vocabulary, make_model

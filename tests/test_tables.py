@@ -1,7 +1,8 @@
 """The rows of the paper's tables: what each changes, there and on other data."""
 
 import pytest
-from test_config import EXPERIMENTS, experiment, rows_of
+from support.configs import experiment, rows_of
+from support.paths import EXPERIMENTS
 
 from transformer import config
 from transformer.cli import main as cli

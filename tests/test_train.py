@@ -1,11 +1,8 @@
 """One update is that of the paper; the loop around it says and keeps what it must."""
 
-import contextlib
 import functools
 import json
-import logging
 import math
-import random
 import re
 import threading
 from pathlib import Path
@@ -15,9 +12,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-from reference import assert_close
-from test_config import base
+from support import reference
+from support.reference import assert_close
+from support.runs import (
+    BATCH,
+    V,
+    assert_identical,
+    compilations,
+    first_key,
+    flat,
+    lines_of,
+    model_of,
+    sentences,
+    start_of,
+    tiny,
+    tiny_run,
+)
 
 from transformer import config, parallel, train, translate
 from transformer.config import Config, UserError
@@ -28,81 +38,7 @@ from transformer.models.transformer import make_model, shift_right
 from transformer.prepare import prepare
 from transformer.run.checkpoints import Checkpoints
 
-V = 23
-WORDS = {
-    "en": "zero one two three four five six seven eight nine".split(),
-    "de": "null eins zwei drei vier fünf sechs sieben acht neun".split(),
-}
-
-
-def tiny(**changes: object) -> Config:
-    """Resolve a model of one narrow layer, every kind of dropout on, in float32."""
-    sizes = {
-        "model.layers": 1,
-        "model.d_model": 16,
-        "model.d_ff": 32,
-        "model.heads": 2,
-        "model.d_k": 8,
-        "model.d_v": 8,
-        "model.attention_dropout": 0.1,
-        "model.relu_dropout": 0.1,
-        "model.dtype": "float32",
-        "loss.block": 16,
-        "optimizer.warmup": 20,
-    }
-    return base(**(sizes | changes))
-
-
-def tiny_run(folder: Path, **changes: object) -> Config:
-    """Resolve a run of 30 steps on 200 pairs of number words, written to a folder."""
-    write_digits(folder)
-    run = {
-        "data.source": "text",
-        "data.dir": str(folder),
-        "data.max_length": 8,
-        "tokenizer.kind": "whitespace",
-        "tokenizer.vocab_size": 0,
-        "batch.tokens": 128,
-        "batch.shapes": 2,
-        "batch.multiple": 4,
-        "batch.length_multiple": 1,
-        "train.steps": 30,
-        "train.log_every": 1,
-        "train.evaluate_every": 6,
-        "train.checkpoint_every": 5,
-        "train.checkpoint_minutes": 0.0,
-        "train.keep": 2,
-        "decode.beam": 1,
-        "decode.extra_tokens": 1,
-    }
-    return tiny(**(run | changes))
-
-
-def write_digits(folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
-    draw = random.Random(0)
-    for split, count in (("train", 200), ("validation", 12), ("test", 3)):
-        rows = [draw.choices(range(10), k=draw.randint(2, 6)) for _ in range(count)]
-        for language, words in WORDS.items():
-            lines = "".join(" ".join(words[i] for i in row) + "\n" for row in rows)
-            (folder / f"{split}.{language}").write_text(lines, encoding="utf-8")
-
-
-def sentences(rows: int, length: int, seed: int) -> np.ndarray:
-    """Return (rows, length) ids of ragged rows; the first one is full."""
-    draw = np.random.default_rng(seed)
-    ids = draw.integers(EOS + 1, V, (rows, length))
-    lengths = np.append(length, draw.integers(2, length + 1, rows - 1))[:, None]
-    ids = np.where(np.arange(length) < lengths, ids, PAD)
-    return np.where(np.arange(length) == lengths - 1, EOS, ids).astype(np.int32)
-
-
-BATCH = {"source": sentences(8, 6, seed=1), "target": sentences(8, 5, seed=2)}
 TOKENS = int((BATCH["target"] != PAD).sum())
-
-
-def model_of(settings: Config):
-    return make_model(settings.model, V, V)
 
 
 @functools.cache
@@ -111,18 +47,9 @@ def step_of(settings: Config):
 
 
 @functools.cache
-def start_of(settings: Config) -> train.State:
-    return jax.jit(lambda: train.init_state(settings, model_of(settings)))()
-
-
-@functools.cache
 def gradients_of(settings: Config):
     """Return params, batch, key -> the gradient and the sums."""
     return jax.jit(functools.partial(train.gradients, settings, model_of(settings)))
-
-
-def first_key(step: int = 0, seed: int = 0) -> Any:
-    return train.dropout_key("hash", jnp.uint32(seed), jnp.int32(step))
 
 
 def curve(settings: Config, steps: int) -> list[dict[str, float]]:
@@ -132,16 +59,6 @@ def curve(settings: Config, steps: int) -> list[dict[str, float]]:
         state, metrics = step_of(settings)(state, BATCH)
         history.append({name: float(value) for name, value in metrics.items()})
     return history
-
-
-def flat(tree: Any) -> np.ndarray:
-    """Return all numbers of a tree as one float64 vector."""
-    leaves = jax.tree.leaves(tree)
-    return np.concatenate([np.asarray(x, np.float64).ravel() for x in leaves])
-
-
-def assert_identical(a: Any, b: Any) -> None:
-    jax.tree.map(np.testing.assert_array_equal, a, b)
 
 
 # ---- gradients -----------------------------------------------------------------------
@@ -390,25 +307,6 @@ def kept_train_step(settings, model, mesh):
     return _KEPT.setdefault(model, _MAKE(settings, model, mesh))
 
 
-@contextlib.contextmanager
-def compilations():
-    """Collect what jax says of its compilations, with the thread that makes them."""
-    logged: list[str] = []
-
-    def emit(record: logging.LogRecord) -> None:
-        logged.append(f"{record.getMessage()} [{record.threadName}]")
-
-    handler = logging.Handler()
-    handler.emit = emit  # type: ignore[method-assign]
-    logging.getLogger("jax").addHandler(handler)
-    jax.config.update("jax_log_compiles", True)
-    try:
-        yield logged
-    finally:
-        jax.config.update("jax_log_compiles", False)
-        logging.getLogger("jax").removeHandler(handler)
-
-
 class Run(NamedTuple):
     settings: Config
     workdir: Path
@@ -428,11 +326,6 @@ def run(tmp_path_factory):
         patch.setattr(train, "make_train_step", kept_train_step)
         assert train.train(settings, workdir, said.append) == workdir / "results.json"
     return Run(settings, workdir, said, logged, lines_of(workdir))
-
-
-def lines_of(workdir: Path) -> list[dict[str, Any]]:
-    text = (workdir / "metrics.jsonl").read_text()
-    return [json.loads(line) for line in text.splitlines()]
 
 
 def plan_of(run: Run) -> batches.Batches:

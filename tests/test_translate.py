@@ -9,14 +9,12 @@ import io
 import math
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
-import reference
-import test_model
-from reference import assert_close
-from test_config import base
-from test_model_reference import options, reference_weights
+from support import reference
+from support.models import options, reference_weights
+from support.reference import assert_close
+from support.translators import EXTRA, LONGEST, ROUNDINGS, SETTINGS, draw_params
 
 from transformer import translate
 from transformer.config import UserError
@@ -25,37 +23,10 @@ from transformer.ids import EOS
 from transformer.parallel import sizes
 from transformer.translate import Search, Translation, Translator
 
-LONGEST, EXTRA = 11, 5
-SETTINGS = base(
-    **{f"model.{name}": value for name, value in test_model.SMALL.items()}
-    | {
-        "model.layers": 1,
-        "model.tying": "none",
-        "model.vocab_size": 0,
-        "tokenizer.kind": "bytes",
-        "tokenizer.vocab_size": 0,
-        "data.max_length": LONGEST,
-        "decode.extra_tokens": EXTRA,
-        "decode.tokens": 64,
-    }
-)
 # All in one batch but the fifth, which is longer than any in training.
 LINES = ["ab", "", "hello w", " \t", "a longer line", "q", "xyz", "xyy", "\u00fc"]
 SHORT = [LINES[i] for i in (0, 2, 5, 6, 7, 8)]
 LONG = 4
-# A log-probability is a sum over a dozen steps, each some 100 roundings deep.
-ROUNDINGS = 300
-
-
-def draw_params(translator: Translator) -> Any:
-    params = test_model.draw_params(translator.model)
-    params["decoder_0"]["residual_3"]["norm"]["bias"] = jnp.ones(16)
-    # Through that bias a logit gets the sum of its row, here 0, and what is added.
-    favoured = np.full((260, 1), -8.0)
-    favoured[[4 + ord(letter) for letter in "abcdefghijklmnopqrstuvwxyz"]] = 4.0
-    favoured[EOS] = 3.0
-    output = 2 * (params["output"] - params["output"].mean(-1, keepdims=True))
-    return params | {"output": output + jnp.asarray(favoured / 16, jnp.float32)}
 
 
 @pytest.fixture(scope="module")

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import test_translate
-from reference import assert_close
-from test_config import base
+from support.configs import base
+from support.models import SMALL, draw_params
+from support.reference import assert_close
 
 from transformer.cli import main as cli
 from transformer.config import UserError
@@ -30,12 +30,12 @@ CHANGES |= {"model.vocab_size": 0, "tokenizer.kind": "whitespace"}
 
 @pytest.fixture(scope="module")
 def translator() -> Translator:
-    changes = {f"model.{k}": v for k, v in test_translate.test_model.SMALL.items()}
+    changes = {f"model.{k}": v for k, v in SMALL.items()}
     settings = base(**changes | CHANGES)
     tokenizer = Whitespace(WORDS)
     vocabulary = Vocabulary(tokenizer, tokenizer)
     empty = Translator(settings, vocabulary, None)
-    params = test_translate.test_model.draw_params(empty.model)
+    params = draw_params(empty.model)
     return Translator(settings, vocabulary, params)
 
 

@@ -4,7 +4,7 @@ An NVIDIA GPU rounds them to TF32, with 10 bits of the significand stored, a TPU
 bfloat16, with 7: here the compiler for the CPU does so. ``test_check.py`` runs this
 file in a process of its own, as a lowering rule stands for all programs of a process:
 
-    python tests/rounding_machine.py 10 HIGHEST
+    PYTHONPATH=tests python tests/programs/rounding_machine.py 10 HIGHEST
 """
 
 import argparse
@@ -16,7 +16,7 @@ from jax._src.lax import lax as internal
 from jax.interpreters import mlir
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
-from test_check import SOUND, changed
+from support.checks import SOUND, changed
 
 from transformer.nn import layers
 from transformer.tools import check

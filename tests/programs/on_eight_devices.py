@@ -3,7 +3,7 @@
 Eight devices are simulated on the CPU, which has to be said before jax starts: these
 tests are run by ``test_devices.py``, in a process of their own. By hand:
 
-    JAX_NUM_CPU_DEVICES=8 python -m pytest -n0 tests/on_eight_devices.py
+    JAX_NUM_CPU_DEVICES=8 python -m pytest -n0 tests/programs/on_eight_devices.py
 """
 
 import dataclasses
@@ -25,9 +25,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
-from reference import assert_close
-from test_resume import command
-from test_train import compilations, flat, lines_of, sentences, tiny, tiny_run
+from support.reference import assert_close
+from support.runs import (
+    command,
+    compilations,
+    flat,
+    lines_of,
+    sentences,
+    tiny,
+    tiny_run,
+)
 
 from transformer import config, parallel, train
 from transformer.config import Config
