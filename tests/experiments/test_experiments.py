@@ -20,7 +20,8 @@ from transformer.models.transformer import abstract_params, make_model
 # Every experiment as it was when it was last changed on purpose: all values of base, of
 # the others what differs from another one, and the digest of it all. A changed digest
 # is a changed experiment, whose old results are no longer its own. After a change on
-# purpose run python tests/test_experiments.py, and look at what that changes.
+# purpose run PYTHONPATH=tests python tests/experiments/test_experiments.py, and look at
+# what that changes.
 PINS = Path(__file__).with_name("experiments.json")
 PINNED: dict[str, dict[str, Any]] = json.loads(PINS.read_text())
 FILES = ["base", "base:as_run", "big", "en_fr:base", "en_fr:big", "multi30k"]
@@ -162,7 +163,7 @@ def variants(stem: str) -> list[str]:
     return [stem, *(f"{stem}:{name}" for name in listed if name != "no_such")]
 
 
-# The rows of table3.py are in tests/test_tables.py.
+# The rows of table3.py are in test_tables.py.
 STEMS = sorted({path.stem for path in EXPERIMENTS.glob("*.py")} - {"table3"})
 
 

@@ -174,6 +174,13 @@ def test_experiments_import_only_ml_collections_and_each_other(path):
     assert roots(path) <= {"ml_collections", "experiments", *others}
 
 
+def test_folders_of_tests_are_named_as_rooms():
+    beside = {"support", "programs", "life", "experiments", "house"}
+    rooms = {name for names in FLOORS for name in names}
+    assert {path.parent.name for path in TESTS.glob("*/*.py")} <= rooms | beside
+    assert [path.name for path in TESTS.glob("*.py")] == ["conftest.py"]
+
+
 def test_what_tests_share_is_in_support():
     files = set(TESTS.rglob("*.py"))
     shared = set((TESTS / "support").rglob("*.py"))
