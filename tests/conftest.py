@@ -12,6 +12,10 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 import hypothesis
 import pytest
 
+# pytest puts the folder of this file on sys.path, so every test can import `support`,
+# whose assertions are to say as much as those of tests.
+pytest.register_assert_rewrite("support")
+
 # A shell makes what it starts in the background ignore Ctrl-C, and nohup what it starts
 # a hangup; some tests send them.
 signal.signal(signal.SIGINT, signal.default_int_handler)

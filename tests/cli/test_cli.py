@@ -1,0 +1,449 @@
+"""The command line: every mistake of a user is one line and exit code 2."""
+
+import io
+import os
+import subprocess
+import sys
+import types
+
+import pytest
+from support.calls import error
+from support.configs import base
+from support.paths import EXPERIMENTS, ROOT
+
+import transformer
+from transformer import config, parallel
+from transformer.cli import main as cli
+from transformer.config import UserError
+
+BASE = f"--config={EXPERIMENTS / 'base.py'}"
+
+
+@pytest.fixture(autouse=True)
+def started(monkeypatch):
+    """Leave the devices of this process alone; record what was asked for."""
+    devices = []
+
+    def start(device):
+        devices.append(device)
+        return f"devices: {device}"
+
+    monkeypatch.setattr(parallel, "start", start)
+    return devices
+
+
+def programme(monkeypatch, name, **functions):
+    monkeypatch.setitem(
+        sys.modules, f"transformer.{name}", types.SimpleNamespace(**functions)
+    )
+
+
+@pytest.fixture
+def trained(tmp_path):
+    (tmp_path / "config.json").write_text(config.to_json(base()))
+    return tmp_path
+
+
+# ---- help ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])
+def test_the_overview_names_every_command(capsys, arguments):
+    assert cli.main(arguments) == 0
+    text = capsys.readouterr().out
+    for name, command in cli.COMMANDS.items():
+        assert f"  {name} " in text and command.summary in text
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_the_help_of_a_command_names_its_flags_and_no_other(capsys, name):
+    assert cli.main([name, "--help"]) == 0
+    text = capsys.readouterr().out
+    command = cli.COMMANDS[name]
+    own = {*command.required, *command.optional}
+    lines = [line for line in text.splitlines() if line.startswith("  --")]
+    shown = {line.split("=")[0].strip() for line in lines}
+    assert shown == {f"--{flag}" for flag in own}
+    assert all(f"--{flag}=" in text.splitlines()[0] for flag in command.required)
+
+
+def test_version(capsys):
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"transformer {transformer.__version__}\n"
+
+
+def test_the_commands_of_the_plan_have_their_flags():
+    flags = {n: {*c.required, *c.optional} for n, c in cli.COMMANDS.items()}
+    hosts = {"coordinator", "num_processes", "process_id"}
+    assert flags["train"] == {"config", "workdir"} | hosts
+    assert flags["evaluate"] >= {"workdir", "split", "step", "average"}
+    assert flags["translate"] >= {"workdir", "input", "output", "beam", "alpha"} | {
+        "length_penalty",
+        "n_best",
+        "sample",
+        "temperature",
+        "top_k",
+        "top_p",
+        "scores",
+    }
+    assert flags["score"] >= {"workdir", "source", "target"}
+    assert flags["average"] == {"workdir", "last"}
+    assert flags["params"] == {"config"}
+    assert flags["check"] >= {"config", "workdir"}
+
+
+# ---- mistakes ------------------------------------------------------------------------
+
+
+def test_an_unknown_command_suggests_the_nearest(capsys):
+    text = error(capsys, "trian")
+    assert "expected a command, one of train, evaluate" in text
+    assert text.endswith("got trian; did you mean train?")
+    assert error(capsys, "--workdir=x").endswith("see transformer --help")
+
+
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        (["train", "--wrokdir=x"], "'wrokdir'. Did you mean: workdir ?"),
+        (["train", BASE], "train: expected --workdir: folder of the run; add it"),
+        (["train", "--workdir=x"], "train: expected --config: FILE.py"),
+        (["train", "x"], "train: expected flags only, got 'x'"),
+        (["train", "--config"], "Missing value for flag --config"),
+        (["evaluate", "--split=train"], "should be one of <test|validation>"),
+        (["evaluate", "--step=last"], "flag --step=last: "),
+        (["translate", "--beam=0"], "flag --beam=0: 0 is not a positive integer"),
+        (["translate", "--beam=many"], "flag --beam=many: "),
+        (["translate", "--length_penalty=lenpen"], "one of <gnmt|power>"),
+        (["translate", "--top_p=-0.1"], "flag --top_p=-0.1: "),
+        (["translate", "--scores=perhaps"], "--scores=perhaps: "),
+        (["average", "--last=0"], "flag --last=0: "),
+        (["check"], "expected either --workdir or --config"),
+        (["check", BASE, "--workdir=x"], "expected either --workdir or --config"),
+        (["params", "--config=none.py"], "got none.py, which is not there"),
+        (["params", f"--config={EXPERIMENTS}"], "expected a Python file such as"),
+        (["params", f"{BASE}:as_ran"], "expected :as_written or :as_run, got :as_ran"),
+        (
+            ["params", f"{BASE[:-7]}big.py:x"],
+            "big.py: expected no variant, got :x; lea",
+        ),
+        (["params", BASE, "--config.model.head=4"], "got model.head; did you mean mod"),
+        (["params", BASE, "--config.zzz=4"], "got zzz; see the config file"),
+        (
+            ["params", BASE, "--config.model=4"],
+            "expected a key of the config file, got",
+        ),
+        (["params", BASE, "--noconfig.model.biass"], "got model.biass; did you mean"),
+        (
+            ["params", BASE, "--config.model.heads=four"],
+            "config: model.heads: expected a value of type int, got 'four'; change it",
+        ),
+        (["params", BASE, "--config.model.heads=4.5"], "expected a value of type int"),
+        (
+            ["params", BASE, "--config.model.dropout=x"],
+            "expected a value of type float",
+        ),
+        (["params", BASE, "--config.model.attention_bias=x"], "a value of type bool"),
+        (["params", BASE, "--config.model.heads=-1"], "expected a number greater than"),
+        (["params", BASE, "--config.model.d_ff=0"], "expected a number greater than 0"),
+        (
+            ["params", BASE, "--config.device=gpus"],
+            "expected one of any, cpu, gpu, tpu",
+        ),
+        (["params", "--config.seed=1", BASE], "before a value for --config"),
+    ],
+)
+def test_mistakes_in_flags(capsys, arguments, expected):
+    assert expected in error(capsys, *arguments)
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("def get_config(:", "line 1: SyntaxError: invalid syntax"),
+        ("\nimport no_such_module", "line 2: ModuleNotFoundError: No module named"),
+        ("def get_config():\n  return undefined", "line 2: NameError: name 'undef"),
+        ("def get_config():\n  return 1 + 'a'", "line 2: TypeError: unsupported"),
+        ("def get_config():\n  open('/no/such')", "line 2: FileNotFoundError: "),
+        ("x = 1", "no attribute 'get_config'"),
+        ("def get_config():\n  pass", "to return a ConfigDict, got NoneType"),
+        ("def get_config():\n  return 3", "to return a ConfigDict, got int"),
+        (
+            "from ml_collections import ConfigDict\ndef get_config():\n"
+            "  return ConfigDict({'name': 'x'})",
+            "config: key batch is missing; set it",
+        ),
+    ],
+)
+def test_mistakes_in_a_config_file(capsys, tmp_path, text, expected):
+    (tmp_path / "mine.py").write_text(text)
+    assert expected in error(capsys, "params", f"--config={tmp_path / 'mine.py'}")
+
+
+@pytest.mark.parametrize("name", ["evaluate", "translate", "score", "average", "check"])
+def test_a_folder_without_a_run(capsys, tmp_path, name):
+    more = ["--source=a", "--target=b"] if name == "score" else []
+    text = error(capsys, name, f"--workdir={tmp_path / 'none'}", *more)
+    assert text.startswith("--workdir: expected the folder of a training run, got ")
+    assert text.endswith("run transformer train first")
+
+
+def test_processes_without_what_they_need(capsys, tmp_path, trained):
+    text = error(capsys, "train", BASE, f"--workdir={tmp_path}", "--num_processes=2")
+    assert "add --coordinator=HOST:PORT of process 0" in text
+    text = error(capsys, "translate", f"--workdir={trained}", "--coordinator=auto")
+    assert "expected --input with it, a file that every process can read" in text
+
+
+def test_a_damaged_config_json(capsys, trained):
+    (trained / "config.json").write_text("{")
+    assert "config.json: expected JSON" in error(
+        capsys, "evaluate", f"--workdir={trained}"
+    )
+    (trained / "config.json").write_text("[]")
+    assert "expected a group of keys" in error(
+        capsys, "evaluate", f"--workdir={trained}"
+    )
+    (trained / "config.json").write_text("{}")
+    assert "key decode is missing" in error(capsys, "evaluate", f"--workdir={trained}")
+
+
+def test_a_workdir_that_cannot_be_written(capsys, tmp_path):
+    (tmp_path / "file").write_text("")
+    for place in ("file", "file/below"):
+        text = error(capsys, "train", BASE, f"--workdir={tmp_path / place}")
+        assert text.startswith("--workdir: expected a folder that can be written, got ")
+
+
+def test_files_that_cannot_be_opened(capsys, monkeypatch, trained):
+    programme(monkeypatch, "translate", translate_stream=pytest.fail)
+    call = ["translate", f"--workdir={trained}"]
+    assert "expected a text file, got nowhere" in error(
+        capsys, *call, "--input=nowhere"
+    )
+    bad = f"--output={trained / 'no' / 'folder'}"
+    assert "expected a file that can be written" in error(capsys, *call, bad)
+
+
+def test_an_accelerator_that_is_absent(capsys, monkeypatch, tmp_path):
+    def absent(device):
+        raise UserError(f"device: expected a {device}")
+
+    monkeypatch.setattr(parallel, "start", absent)
+    call = ["train", BASE, "--config.device=tpu", f"--workdir={tmp_path}"]
+    assert error(capsys, *call) == "device: expected a tpu"
+
+
+def test_errors_of_a_programme(capsys, monkeypatch, tmp_path):
+    raised: list[BaseException] = []
+
+    def train(settings, workdir):
+        raise raised[-1]
+
+    programme(monkeypatch, "train", train=train)
+    call = ["train", BASE, f"--workdir={tmp_path}"]
+
+    def outcome(error):
+        raised.append(error)
+        code = cli.main(call)
+        return code, capsys.readouterr().err.removeprefix("devices: any\n")
+
+    prefix = "transformer: error: "
+    assert outcome(UserError("two\nlines")) == (2, f"{prefix}two lines\n")
+    assert outcome(KeyboardInterrupt()) == (130, f"{prefix}interrupted\n")
+    assert outcome(BrokenPipeError()) == (141, "")
+    code, text = outcome(OSError(28, "No space left on device", "runs/x"))
+    assert code == 2 and "No space left on device: 'runs/x'; make room" in text
+    for unexpected in (ValueError("bug"), FileNotFoundError(2, "bug"), KeyError("bug")):
+        with pytest.raises(type(unexpected)):
+            outcome(unexpected)
+
+
+# ---- what reaches the programmes -----------------------------------------------------
+
+
+def test_train_is_given_the_resolved_config(monkeypatch, tmp_path, capsys, started):
+    calls = []
+    programme(monkeypatch, "train", train=lambda *arguments: calls.append(arguments))
+    workdir = tmp_path / "runs" / "one"
+    overrides = ["--config.model.heads=4", "--config.decode.alpha", "1"]
+    bias = "--noconfig.model.attention_bias"
+    call = ["train", f"{BASE}:as_run", *overrides, bias, f"--workdir={workdir}"]
+    assert cli.main(call) == 0
+    ((settings, folder),) = calls
+    assert folder == workdir and workdir.is_dir() and not list(workdir.iterdir())
+    assert settings.name == "base_as_run" and settings.model.heads == 4
+    assert settings.decode.alpha == 1.0 and settings.model.attention_bias is False
+    assert started == ["any"]
+    assert capsys.readouterr().err == "devices: any\n"
+
+
+def test_one_call_leaves_nothing_for_the_next(monkeypatch, tmp_path):
+    calls = []
+    programme(monkeypatch, "train", train=lambda *arguments: calls.append(arguments))
+    call = ["train", BASE, f"--workdir={tmp_path}"]
+    assert cli.main([*call, "--config.seed=7"]) == cli.main(call) == 0
+    assert [settings.seed for settings, _ in calls] == [7, 0]
+
+
+def test_a_config_file_may_import_the_one_beside_it(monkeypatch, tmp_path):
+    (tmp_path / "a_parent.py").write_text((EXPERIMENTS / "base.py").read_text())
+    (tmp_path / "child.py").write_text(
+        "import a_parent\n"
+        "def get_config():\n"
+        "  config = a_parent.get_config()\n"
+        "  config.name = 'child'\n"
+        "  return config\n"
+    )
+    calls = []
+    programme(monkeypatch, "train", train=lambda *arguments: calls.append(arguments))
+    path = list(sys.path)
+    call = [f"--config={tmp_path / 'child.py'}", f"--workdir={tmp_path}"]
+    assert cli.main(["train", *call]) == 0
+    assert calls[0][0].name == "child" and sys.path == path
+
+
+def test_text_keeps_its_lines(monkeypatch, capsys, trained):
+    def translate_stream(workdir, source, output, **options):
+        assert workdir == trained
+        seen.extend(source)
+        print("ä\u2028b", file=output)
+
+    seen: list[str] = []
+    programme(monkeypatch, "translate", translate_stream=translate_stream)
+    text = "a\u2028b\x0b c\r\n\n ä ".encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
+    call = ["translate", f"--workdir={trained}"]
+    assert cli.main(call) == 0
+    assert seen == ["a\u2028b\x0b c\r", "", " ä "]
+    assert capsys.readouterr().out == "ä\u2028b\n"
+    seen.clear()
+    (trained / "in").write_bytes(text)
+    call += [f"--input={trained / 'in'}", f"--output={trained / 'out'}"]
+    assert cli.main(call) == 0
+    assert seen == ["a\u2028b\x0b c\r", "", " ä "]
+    assert (trained / "out").read_bytes() == "ä\u2028b\n".encode()
+    (trained / "in").write_bytes(b"good\nb\xffd\n")
+    seen.clear()
+    assert cli.main(call) == 2
+    assert "in, line 2: expected UTF-8, got invalid start byte at byte 1" in (
+        capsys.readouterr().err
+    )
+
+
+def test_what_evaluate_average_score_and_check_are_asked(monkeypatch, trained, capsys):
+    asked: list = []
+
+    def record(result):
+        def function(*arguments, **options):
+            asked.append((arguments, options))
+            return result
+
+        return function
+
+    programme(monkeypatch, "evaluate", evaluate=record(None), average=record("mean"))
+    programme(monkeypatch, "tools.check", check=record(1))
+    programme(
+        monkeypatch,
+        "translate",
+        score_stream=lambda workdir, left, right, output, step: asked.append(
+            (list(left), list(right), step)
+        ),
+    )
+    here = f"--workdir={trained}"
+    assert cli.main(["evaluate", here, "--split=validation", "--average=3"]) == 0
+    options = {"split": "validation", "step": None, "average": 3}
+    assert asked.pop() == ((trained,), options)
+    assert cli.main(["average", here, "--last=5"]) == 0
+    assert asked.pop() == ((trained,), {"last": 5})
+    assert capsys.readouterr().out == "mean\n"
+    assert cli.main(["check", here]) == 1
+    assert asked.pop() == ((), {"workdir": trained})
+    assert cli.main(["check", BASE, "--config.seed=3"]) == 1
+    (options,) = [options for _, options in asked]
+    assert options["settings"].seed == 3 and asked.pop()
+    (trained / "a").write_text("x\n\ny")
+    files = [f"--source={trained / 'a'}", f"--target={trained / 'a'}"]
+    assert cli.main(["score", here, *files, "--step=7"]) == 0
+    assert asked == [(["x", "", "y"], ["x", "", "y"], 7)]
+
+
+def test_params_prints_the_table(capsys, started):
+    model = ["--config.model.vocab_size=40960", "--config.device=tpu"]
+    assert cli.main(["params", BASE, *model]) == 0
+    # Table 3's base model: 65.11 M; and no device was looked for.
+    total = capsys.readouterr().out.split()[-3:]
+    assert total == ["total", "65,110,016", "260,440,064"] and not started
+
+
+# ---- as a process --------------------------------------------------------------------
+
+
+def run(*arguments, **options):
+    command = [sys.executable, "-m", "transformer", *arguments]
+    options.setdefault("cwd", ROOT)
+    return subprocess.run(command, capture_output=True, text=True, **options)
+
+
+def test_a_mistake_as_a_process_sees_it():
+    result = run("train", "--workdri=x")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1 and "Traceback" not in result.stderr
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    # A pipe nobody reads: the write fails only when the text is flushed.
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "transformer", "--help"]
+    with os.fdopen(writer, "wb") as pipe:
+        result = subprocess.run(
+            command,
+            stdout=pipe,
+            stderr=subprocess.PIPE,
+            cwd=ROOT,
+        )
+    assert result.returncode == 141 and result.stderr == b""
+
+
+START = """
+import sys, jax
+from transformer.parallel import start
+from transformer.config import UserError
+try:
+    print(start(sys.argv[1]))
+    print(jax.numpy.ones(3).devices(), jax.config.jax_compilation_cache_dir)
+except UserError as error:
+    print("UserError:", error)
+"""
+
+
+def start_process(device, **environment):
+    names = ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR", "JAX_PLATFORMS")
+    kept = {k: v for k, v in os.environ.items() if k not in names}
+    result = subprocess.run(
+        [sys.executable, "-c", START, device],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=kept | environment,
+    )
+    return result.stdout.splitlines()
+
+
+def test_the_first_line_says_which_devices_and_programs_are_kept(tmp_path):
+    line, used = start_process("cpu", XDG_CACHE_HOME=str(tmp_path))
+    folder = tmp_path / "transformer-reference" / "xla"
+    assert line.startswith("devices: 1 x cpu (cpu); jax ") and str(folder) in line
+    assert used == f"{{CpuDevice(id=0)}} {folder}" and folder.is_dir()
+    _, used = start_process("cpu", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "other"))
+    assert used.endswith(str(tmp_path / "other"))
+
+
+def test_asking_for_an_accelerator_that_is_not_there_stops(tmp_path):
+    cpu = {"XDG_CACHE_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu"}
+    (line,) = start_process("tpu", **cpu)
+    assert line.startswith("UserError: device: expected a tpu, this machine offers 1 x")
+    (line,) = start_process("any", **(cpu | {"JAX_PLATFORMS": "nonsense"}))
+    assert line.startswith("UserError: expected devices that jax can use, got: ")

@@ -1,0 +1,342 @@
+"""A configuration is checked once, with errors in the user's words."""
+
+import dataclasses
+import json
+from typing import Any, Literal
+
+import pytest
+from support.configs import base, changed, experiment
+from support.paths import EXPERIMENTS
+
+from transformer import config
+from transformer.config import UserError
+
+
+def error(changes: dict[str, object]) -> str:
+    with pytest.raises(UserError) as caught:
+        config.resolve(changed(changes))
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_paper_s_values_are_the_default():
+    resolved = base()
+    model = config.transformer(resolved.model)
+    sizes = (model.layers, model.d_model, model.d_ff, model.heads, model.d_k, model.d_v)
+    assert sizes == (6, 512, 2048, 8, 64, 64)
+    assert (model.dropout, model.attention_dropout, model.relu_dropout) == (0.1, 0, 0)
+    assert (resolved.optimizer.b1, resolved.optimizer.b2) == (0.9, 0.98)
+    assert (resolved.optimizer.epsilon, resolved.optimizer.warmup) == (1e-9, 4000)
+    assert (resolved.optimizer.scale, resolved.train.steps) == (1.0, 100_000)
+    assert (resolved.decode.beam, resolved.decode.alpha) == (4, 0.6)
+    assert model.norm == "post" and model.tying == "three"
+
+
+@pytest.mark.parametrize("path", sorted(EXPERIMENTS.glob("*.py")), ids=lambda p: p.stem)
+def test_every_experiment_resolves_and_names_itself(path):
+    assert config.resolve(experiment(path.stem)).name
+
+
+def test_a_variant_that_does_not_exist():
+    with pytest.raises(ValueError, match="expected :as_written or :as_run, got :x"):
+        experiment("base", "x")
+
+
+def test_config_dict_and_mapping_resolve_to_the_same():
+    assert config.resolve(experiment("base")) == base()
+    assert config.resolve(json.loads(config.to_json(base()))) == base()
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ({"model.head": 4}, "unknown key model.head for model.kind = tr"),
+        ({"modle": {}}, "unknown key modle; expected one of name, seed"),
+        ({"model": 3}, "model: expected a group of keys (Model), got 3"),
+        ({"model.heads": 4.0}, "model.heads: expected a value of type int, got 4.0"),
+        ({"model.heads": True}, "model.heads: expected a value of type int, got True"),
+        ({"model.heads": "4"}, "model.heads: expected a value of type int, got '4'"),
+        ({"model.dropout": "0"}, "model.dropout: expected a value of type float"),
+        ({"model.dropout": False}, "model.dropout: expected a value of type float"),
+        ({"model.attention_bias": 1}, "expected a value of type bool, got 1"),
+        ({"name": None}, "name: expected a value of type str, got None"),
+        ({"model.heads": 0}, "model.heads: expected a number greater than 0, got 0"),
+        ({"model.d_k": -64}, "model.d_k: expected a number greater than 0, got -64"),
+        ({"train.steps": 0}, "train.steps: expected a number greater than 0, got 0"),
+        ({"model.window": -1}, "model.window: expected 0 or more, got -1"),
+        ({"model.dropout": 1.0}, "model.dropout: expected at least 0 and less than 1"),
+        ({"loss.smoothing": -0.1}, "loss.smoothing: expected at least 0 and less"),
+        ({"model.dropout": float("nan")}, "model.dropout: expected at least 0"),
+        ({"optimizer.scale": float("nan")}, "optimizer.scale: expected a number gr"),
+        ({"device": "gpus"}, "device: expected one of any, cpu, gpu, tpu, got 'gpus'"),
+        ({"model.norm": "Post"}, "model.norm: expected one of post, pre, got 'Post'"),
+        ({"model.d_model": 513}, "model.d_model: expected an even number"),
+        ({"model.positions": "learned", "model.max_positions": 9}, "at least data.max"),
+        ({"tokenizer.joint": False}, "model.tying: expected two or none where"),
+        ({"optimizer.accumulation": 3}, "expected a divisor of batch.multiple = 8"),
+        ({"seed": -1}, "seed: expected 0 or more and less than 2^32, got -1"),
+        ({"seed": 2**32}, "seed: expected 0 or more and less than 2^32"),
+        ({"batch.tokens": 2047}, "batch.tokens: expected room for batch.multiple = 8"),
+        (
+            {"batch.length_multiple": 0},
+            "batch.length_multiple: expected a num",
+        ),
+        (
+            {"data.max_length": 250, "batch.tokens": 2047},
+            "8 rows of 256 (batch.length_multiple, data.max_length = 250) tokens",
+        ),
+        (
+            {"batch.lengths": 4, "batch.tokens": 8191},
+            "batch.tokens: expected room for batch.lengths = 4 times batch.multiple = ",
+        ),
+        ({"parallel.data": 0}, "parallel.data: expected 1 or more, or -1 for what is"),
+        ({"parallel.how": "pmap", "parallel.fsdp": 2}, "parallel.how: expected jit"),
+        ({"train.checkpoint_minutes": 0.0}, "train.checkpoint_every: expected steps"),
+    ],
+)
+def test_errors_say_what_was_expected_and_what_came(changes, expected):
+    assert expected in error(changes)
+
+
+POSITIVE = (
+    "data.digits data.max_length batch.tokens batch.shapes batch.multiple "
+    "batch.length_multiple batch.lengths model.layers model.d_model model.d_ff "
+    "model.heads model.d_k model.d_v model.norm_epsilon model.max_positions "
+    "optimizer.scale optimizer.warmup optimizer.epsilon optimizer.accumulation "
+    "optimizer.nonfinite_limit train.steps train.log_every train.keep decode.beam "
+    "decode.average parallel.fsdp parallel.tensor"
+).split()
+NOT_NEGATIVE = (
+    "data.train_pairs tokenizer.vocab_size model.vocab_size model.window "
+    "optimizer.step_offset optimizer.clip_norm train.evaluate_every "
+    "train.checkpoint_every train.checkpoint_minutes decode.alpha decode.extra_tokens "
+    "loss.block decode.tokens"
+).split()
+RATES = (
+    "model.dropout model.attention_dropout model.relu_dropout loss.smoothing "
+    "optimizer.b1 optimizer.b2"
+).split()
+CHOICES = {
+    "device": "any, cpu, gpu, tpu",
+    "data.source": "numbers, text, tfds",
+    "data.measure": "bleu",
+    "tokenizer.kind": "sentencepiece, whitespace, bytes",
+    "model.kind": "transformer",
+    "model.norm": "post, pre",
+    "model.positions": "sinusoidal, sinusoidal_concat, learned, none",
+    "model.tying": "three, two, none",
+    "model.score": "scaled_dot, dot",
+    "model.dtype": "float32, bfloat16",
+    "loss.smoothing_over": "all, others",
+    "optimizer.name": "adam, sgd",
+    "decode.length_penalty": "gnmt, power",
+    "parallel.how": "jit, pmap",
+    "parallel.remat": "none, layers, dots",
+    "parallel.layers": "auto, unrolled, scanned",
+}
+RANGES = (
+    [(key, 0, "a number greater than 0") for key in POSITIVE]
+    + [(key, -1, "0 or more") for key in NOT_NEGATIVE]
+    + [(key, x, "at least 0 and less than 1") for key in RATES for x in (-0.5, 1.0)]
+    + [(key, "x", f"one of {choices}") for key, choices in CHOICES.items()]
+    + [("seed", x, "0 or more and less than 2^32") for x in (-1, 2**32)]
+    + [("data.digits", 10, "at most 9")]
+    + [("parallel.data", x, "1 or more, or -1 for what is left") for x in (0, -2)]
+)
+
+
+@pytest.mark.parametrize("key, value, expected", RANGES)
+def test_every_range_is_refused_in_words(key, value, expected):
+    got = float(value) if type(config.flatten(base())[key]) is float else value
+    said = f"config: {key}: expected {expected}, got {got!r}; change it"
+    assert error({key: value}) == said
+
+
+def test_every_number_and_every_choice_has_a_range():
+    free = {"name"} | {
+        f"data.{name}"
+        for name in "dir name train validation test prepared".split()
+        + ["source_language", "target_language"]
+    }
+    free |= {"tokenizer.source_model", "tokenizer.target_model"}
+    bounded = {key for key, _, _ in RANGES}
+    values = config.flatten(base()).items()
+    assert {k for k, v in values if type(v) is not bool} == free | bounded
+
+
+FLOATS = [k for k, v in config.flatten(base()).items() if type(v) is float]
+
+
+@pytest.mark.parametrize("key", FLOATS)
+@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+def test_no_float_may_be_infinite_or_no_number(key, value):
+    assert f"{key}: expected " in (said := error({key: float(value)}))
+    assert said.endswith(f", got {value}; change it")
+
+
+@dataclasses.dataclass(frozen=True)
+class Toy(config.Model):
+    """Another family of models."""
+
+    cell: Literal["gru", "lstm"]
+
+
+def toy(**changes: object) -> dict:
+    values = changed({})
+    own = {field.name for field in dataclasses.fields(Toy)}
+    kept = {k: v for k, v in values["model"].items() if k in own}
+    values["model"] = kept | {"kind": "toy", "cell": "gru"} | changes
+    return values
+
+
+@pytest.fixture
+def families(monkeypatch):
+    monkeypatch.setitem(config.MODELS, "toy", Toy)
+
+
+def test_the_kind_of_a_model_chooses_its_keys(families):
+    resolved = config.resolve(toy())
+    assert isinstance(resolved.model, Toy) and resolved.model.cell == "gru"
+    assert config.resolve(json.loads(config.to_json(resolved))) == resolved
+    with pytest.raises(UserError, match="model.kind: expected transformer, got 'toy'"):
+        config.transformer(resolved.model)
+    assert config.transformer(base().model) is not None
+
+
+def test_a_key_of_another_family_is_refused_by_name(families):
+    assert error({"model.cell": "gru"}).startswith(
+        "config: unknown key model.cell for model.kind = transformer; expected one of "
+        "model.kind, model.vocab_size, "
+    )
+    with pytest.raises(UserError) as caught:
+        config.resolve(toy(heads=8))
+    assert str(caught.value) == (
+        "config: unknown key model.heads for model.kind = toy; expected one of "
+        "model.kind, model.vocab_size, model.d_model, model.dropout, model.tying, "
+        "model.dtype, model.cell"
+    )
+    with pytest.raises(UserError, match="model.cell: expected one of gru, lstm, got"):
+        config.resolve(toy(cell="rnn"))
+    with pytest.raises(UserError, match="model.kind: expected one of transformer, toy"):
+        config.resolve(toy(kind="rnn"))
+
+
+def test_two_kinds_of_model_differ_in_their_kind_and_in_what_both_have(families):
+    found = config.difference(base(), config.resolve(toy(d_model=64)))
+    kind = "model.kind: 'transformer' -> 'toy'"
+    assert found == [kind, "model.d_model: 512 -> 64"]
+
+
+def test_a_missing_key_is_named():
+    values = changed({})
+    del values["model"]["heads"]
+    with pytest.raises(UserError, match="key model.heads is missing; set it"):
+        config.resolve(values)
+
+
+def test_a_run_from_before_there_were_devices_can_be_read():
+    values = json.loads(config.to_json(base()))
+    assert config.resolve_saved(values) == base()
+    del values["parallel"], values["data"]["digits"]
+    # What it did is today's default, on a CPU.
+    unrolled = {"parallel.layers": "unrolled"}
+    assert config.resolve_saved(values) == base(**unrolled)
+    del values["batch"]["length_multiple"]
+    expected = base(**unrolled, **{"batch.length_multiple": 1})
+    assert config.resolve_saved(values) == expected
+    with pytest.raises(UserError, match="key parallel is missing; set it"):
+        config.resolve(values)
+    del values["loss"]
+    with pytest.raises(UserError, match="key loss is missing; set it"):
+        config.resolve_saved(values)
+
+
+@pytest.mark.parametrize("key", config.NEWER)
+def test_a_run_that_lacks_a_newer_key_can_be_read(key):
+    values = json.loads(config.to_json(base(**{key: config.NEWER[key]})))
+    group, name = key.split(".")
+    del values[group][name]
+    assert config.resolve_saved(values) == base(**{key: config.NEWER[key]})
+
+
+def test_a_run_with_keys_that_are_gone_can_be_read():
+    values = json.loads(config.to_json(base()))
+    values["model"]["dropout_bits"] = "hash"
+    values["tokenizer"]["algorithm"] = "bpe"
+    assert config.resolve_saved(values) == base()
+    with pytest.raises(UserError, match="unknown key tokenizer.algorithm"):
+        config.resolve(values)
+    values["tokenizer"]["algorithm"] = "unigram"
+    with pytest.raises(UserError) as caught:
+        config.resolve_saved(values)
+    assert str(caught.value) == (
+        "config: tokenizer.algorithm: expected 'bpe', as this version has no other, "
+        "got 'unigram'; use the version that trained the run"
+    )
+
+
+@pytest.mark.parametrize(
+    "values, expected",
+    [
+        ([], "config: : expected a group of keys (Config), got []; change it"),
+        ({"model": 3}, "config: key decode is missing; set it"),
+        ({"modle": {"heads": 3}}, "config: unknown key modle; expected one of name"),
+    ],
+)
+def test_a_config_json_of_something_else_is_refused(values, expected):
+    with pytest.raises(UserError) as caught:
+        config.resolve_saved(values)
+    assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize("scan, layers", [(False, "unrolled"), (True, "scanned")])
+def test_a_run_whose_layers_were_scanned_or_not_can_be_read(scan, layers):
+    values = json.loads(config.to_json(base()))
+    del values["parallel"]["layers"]
+    values["parallel"]["scan"] = scan
+    assert config.resolve_saved(values) == base(**{"parallel.layers": layers})
+    assert values["parallel"]["scan"] is scan  # what was given is not changed
+
+
+def test_what_is_just_allowed():
+    base(**{"model.d_model": 513, "model.positions": "none"})
+    base(**{"model.dropout": 0, "batch.tokens": 2048, "optimizer.accumulation": 4})
+    base(**{"batch.tokens": 2048, "data.max_length": 249})
+    base(**{"train.checkpoint_minutes": 0.0, "train.checkpoint_every": 1})
+
+
+def test_an_integer_is_as_good_as_the_float_it_equals():
+    assert base(**{"model.dropout": 0}) == base(**{"model.dropout": 0.0})
+    assert config.digest(base(**{"decode.alpha": 1})) == config.digest(
+        base(**{"decode.alpha": 1.0})
+    )
+
+
+@pytest.mark.parametrize("key", config.flatten(base()))
+def test_every_key_counts_in_digest_and_difference(key):
+    old = config.flatten(base())[key]
+    value = {bool: not old, int: 7, float: 0.25, str: "other"}[type(old)]
+    one, *rest = key.split(".")
+    part = (
+        dataclasses.replace(getattr(base(), one), **{rest[0]: value}) if rest else value
+    )
+    changes: dict[str, Any] = {one: part}
+    new = dataclasses.replace(base(), **changes)
+    assert config.digest(new) != config.digest(base())
+    assert config.difference(base(), new) == [f"{key}: {old!r} -> {value!r}"]
+
+
+def test_no_difference():
+    assert config.difference(base(), base()) == []
+
+
+def test_a_config_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        base().seed = 1  # type: ignore[misc]
+
+
+def test_other_devices_make_no_other_run():
+    moved = base(**{"device": "cpu", "parallel.fsdp": 4, "parallel.remat": "dots"})
+    assert config.other_run(base(), moved) == []
+    other = base(**{"parallel.fsdp": 4, "seed": 1})
+    assert config.other_run(base(), other) == ["seed: 0 -> 1"]

@@ -1,0 +1,224 @@
+"""The plan of the house, read from the imports."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from support.paths import ROOT, TESTS
+
+PACKAGE = ROOT / "transformer"
+FILES = sorted(PACKAGE.rglob("*.py"))
+EXPERIMENTS = sorted((ROOT / "experiments").glob("*.py"))  # configurations
+BENCH = sorted((ROOT / "experiments" / "bench").glob("*.py"))  # programs
+
+# Folders are floors; between models and pictures lies the life of a run, flat.
+FLOORS = [
+    {"__init__", "config", "ids"},
+    {"nn"},
+    {"decode", "data", "parallel", "metrics"},
+    {"run", "models"},
+    {"prepare", "train", "evaluate", "translate"},
+    {"pictures"},
+    {"tools"},
+    {"paper"},
+    {"cli", "__main__"},
+]
+
+# Each foreign thing is known by these files only.
+KNOWN_BY = {
+    "absl": {"cli/"},
+    "flax": {"models/transformer.py"},
+    "grain": {"data/batches.py"},
+    "matplotlib": {"pictures/plots.py"},
+    "ml_collections": {"cli/"},
+    "num2words": {"data/sources.py"},
+    "optax": {"nn/optimizer.py", "train.py"},
+    "orbax": {"run/checkpoints.py"},
+    "rich": {"run/records.py"},
+    "sacrebleu": {"metrics/bleu.py"},
+    "sacremoses": {"metrics/bleu.py"},
+    "scipy": {"paper/statistics.py"},
+    "sentencepiece": {"data/tokenizers.py"},
+    "sklearn": {"pictures/curves.py"},
+    "submitit": {"tools/launchers.py"},
+    "tensorboardX": {"run/records.py"},
+    "tensorflow_datasets": {"data/sources.py"},
+}
+# The same for the side-by-side programs: a peer's Python has what that peer needs.
+BENCH_KNOWN_BY = {
+    "ctranslate2": {"peer_ctranslate2.py"},
+    "export": {"ours.py"},
+    "jax": {"export.py", "on_device.py", "ours.py"},
+    "peer_torch": {"peer_transformers.py"},
+    "side_by_side": {"on_accelerator.py"},
+    "torch": {"peer_torch.py", "peer_transformers.py"},
+    "transformer": {"export.py", "on_device.py", "ours.py"},
+    "transformers": {"peer_transformers.py"},
+}
+WITHOUT_JAX = {"__init__.py", "__main__.py", "config.py"}
+WITHOUT_JAX |= {str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("cli/**/*.py")}
+WITHOUT_JAX |= {"run/records.py", "pictures/plots.py", "pictures/tables.py"}
+WITHOUT_JAX |= {f"paper/{name}.py" for name in ("report", "rows", "runs", "statistics")}
+WITHOUT_JAX |= {f"tools/{name}.py" for name in ("ablate", "launchers", "targets")}
+DISTRIBUTIONS = {"absl": "absl-py", "orbax": "orbax-checkpoint"}
+DISTRIBUTIONS |= {"sklearn": "scikit-learn"}
+
+
+def imports(path: Path, top_level_only: bool = False) -> set[str]:
+    """Return the dotted names of what a file imports, ``transformer.x`` resolved."""
+    tree = ast.parse(path.read_text())
+    names = set()
+    for node in tree.body if top_level_only else ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write imports in full"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def roots(path: Path) -> set[str]:
+    return {name.split(".")[0] for name in imports(path)} - set(sys.stdlib_module_names)
+
+
+def room(path: Path) -> str:
+    """Return what FLOORS calls a file: its name, or that of its folder."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def floor(name: str) -> int:
+    found = [number for number, rooms in enumerate(FLOORS) if name in rooms]
+    assert len(found) == 1, f"transformer/{name} needs one floor: add it to FLOORS"
+    return found[0]
+
+
+def rooms_imported(path: Path) -> set[str]:
+    found = set()
+    for name in imports(path):
+        first, *rest = name.split(".")
+        if first == "transformer":
+            known = bool(rest) and any(rest[0] in rooms for rooms in FLOORS)
+            found.add(rest[0] if known else "__init__")
+    return found - {room(path)}
+
+
+def by_name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", FILES, ids=by_name)
+def test_imports_point_downward(path):
+    for name in rooms_imported(path):
+        assert floor(name) <= floor(room(path)), f"{path} imports {name} from above"
+
+
+def test_rooms_of_one_floor_do_not_import_each_other_in_a_circle():
+    below: dict[str, set[str]] = {room(path): set() for path in FILES}
+    for path in FILES:
+        below[room(path)] |= rooms_imported(path)
+    while below:
+        free = {name for name, needs in below.items() if not needs & set(below)}
+        assert free, f"a circle among {sorted(below)}"
+        for name in free:
+            del below[name]
+
+
+@pytest.mark.parametrize("path", FILES, ids=by_name)
+def test_one_file_knows_each_foreign_thing(path):
+    name = path.relative_to(PACKAGE).as_posix()
+    for root in roots(path) - {"transformer", "jax", "numpy"}:
+        known = tuple(KNOWN_BY.get(root, ()))  # files, or rooms
+        assert name.startswith(known), f"{path} may not import {root}"
+    if name in WITHOUT_JAX:
+        at_start = {n.split(".")[0] for n in imports(path, top_level_only=True)}
+        assert not {"jax", "flax", "optax", "orbax"} & at_start
+
+
+def test_what_is_imported_is_what_is_declared():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = names_of(project["dependencies"])
+    used = set().union(*map(roots, FILES + EXPERIMENTS)) - {"transformer"}
+    used -= {path.stem for path in EXPERIMENTS} | {"experiments"}
+    named = {DISTRIBUTIONS.get(n, n).replace("_", "-") for n in used}
+    extras = project["optional-dependencies"]
+    assert named == declared | names_of(extras["slurm"])
+    used = set().union(*map(roots, BENCH)) - {path.stem for path in BENCH}
+    peers = names_of(extras["peers"])
+    assert used - {"transformer"} - declared == peers
+
+
+def names_of(requirements: list[str]) -> set[str]:
+    return {re.split("[^\\w-]", line)[0] for line in requirements}
+
+
+@pytest.mark.parametrize("path", BENCH, ids=by_name)
+def test_a_peer_s_program_knows_that_peer_only(path):
+    for root in roots(path) - {
+        "numpy",
+        "arena",
+        "report",
+        "sizes",
+        "weights",
+        "worker",
+    }:
+        assert path.name in BENCH_KNOWN_BY.get(root, ()), f"{path} imports {root}"
+
+
+@pytest.mark.parametrize("path", EXPERIMENTS, ids=by_name)
+def test_experiments_import_only_ml_collections_and_each_other(path):
+    others = {path.stem for path in EXPERIMENTS}
+    assert roots(path) <= {"ml_collections", "experiments", *others}
+
+
+def test_folders_of_tests_are_named_as_rooms():
+    beside = {"support", "programs", "life", "experiments", "house"}
+    rooms = {name for names in FLOORS for name in names}
+    assert {path.parent.name for path in TESTS.glob("*/*.py")} <= rooms | beside
+    assert [path.name for path in TESTS.glob("*.py")] == ["conftest.py"]
+
+
+def test_what_tests_share_is_in_support():
+    files = set(TESTS.rglob("*.py"))
+    shared = set((TESTS / "support").rglob("*.py"))
+    names = [path.stem for path in files - shared]
+    assert len(names) == len(set(names))  # pytest imports them as top-level modules
+    for path in files:
+        assert not roots(path) & set(names), f"{path} imports a test: use support/"
+    for path in shared:
+        assert ast.get_docstring(ast.parse(path.read_text())), path
+
+
+@pytest.mark.parametrize("path", FILES, ids=by_name)
+def test_no_data_is_executed(path):
+    assert not roots(path) & {"cloudpickle", "dill", "joblib"}
+    assert not imports(path) & {"pickle", "marshal", "shelve"}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in {"eval", "exec"}
+
+
+def loaded_by(statement: str) -> set[str]:
+    code = f"import sys\n{statement}\nprint(*sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    )
+    return {name.split(".")[0] for name in run.stdout.split()}
+
+
+def test_help_starts_nothing_heavy():
+    heavy = set(KNOWN_BY) - {"absl", "ml_collections"} | {"jax", "numpy"}
+    call = (
+        "from transformer.cli.main import main; main(['--help']); main(['train', '-h'])"
+    )
+    assert not loaded_by(call) & heavy
+
+
+def test_a_config_file_starts_no_jax():
+    code = (
+        "import sys; sys.path.insert(0, 'experiments'); import base; base.get_config()"
+    )
+    assert not loaded_by(code) & {"jax", "numpy", "transformer"}

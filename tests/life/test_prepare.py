@@ -1,0 +1,241 @@
+"""Preparation: built once, opened after, refused where it does not fit."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+from typing import Any
+
+import pytest
+from support.paths import ROOT
+from support.texts import make_config, text_config, write_texts
+
+from transformer import prepare as preparation
+from transformer.config import UserError
+from transformer.data import batches
+from transformer.prepare import prepare
+
+
+def contents(folder: pathlib.Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_numbers_from_words_to_ids_and_back(tmp_path: pathlib.Path) -> None:
+    prepared = prepare(make_config(), tmp_path)
+    assert prepared.folder == tmp_path / "corpus"
+    assert {k: len(v) for k, v in prepared.corpora.items()} == {
+        "train": 300,
+        "validation": 500,
+        "test": 1_000,
+    }
+    sources, targets = prepared.texts("test")
+    vocabulary, corpus = prepared.vocabulary, prepared.corpora["test"]
+    for row in (0, 499, 999):
+        assert vocabulary.source.decode(corpus.source[row]) == sources[row]
+        assert vocabulary.target.decode(corpus.target[row]) == targets[row]
+    assert prepared.references("test") == targets
+
+
+def test_second_time_opens_what_is_there(tmp_path: pathlib.Path) -> None:
+    first = prepare(make_config(), tmp_path)
+    before = contents(first.folder)
+    times = {path: path.stat().st_mtime_ns for path in first.folder.iterdir()}
+    said: list[str] = []
+    again = prepare(make_config(model_heads=4, data_prepared=""), tmp_path, said.append)
+    assert times == {path: path.stat().st_mtime_ns for path in again.folder.iterdir()}
+    assert before == contents(again.folder)
+    assert again.vocabulary.digest == first.vocabulary.digest
+    assert again.checksums == first.checksums and "300 pairs" in said[-1]
+
+
+def test_same_input_gives_the_same_bytes(tmp_path: pathlib.Path) -> None:
+    one = prepare(make_config(), tmp_path / "one")
+    two = prepare(make_config(), tmp_path / "two")
+    assert contents(one.folder) == contents(two.folder)
+
+
+def test_prepared_folder_may_be_shared(tmp_path: pathlib.Path) -> None:
+    shared = make_config(data_prepared=str(tmp_path / "shared" / "numbers"))
+    prepared = prepare(shared, tmp_path / "one")
+    assert prepared.folder == prepare(shared, tmp_path / "two").folder
+    assert not (tmp_path / "one").exists()
+    # Where the folder lies does not decide what is in it.
+    moved = tmp_path / "moved"
+    os.replace(prepared.folder, moved)
+    prepare(make_config(data_prepared=str(moved)), tmp_path)
+
+
+def test_text_is_kept_left_out_and_counted(tmp_path: pathlib.Path) -> None:
+    write_texts(tmp_path / "text")
+    said: list[str] = []
+    config = text_config(tmp_path / "text", data_max_length=9)
+    prepared = prepare(config, tmp_path, said.append)
+    assert prepared.corpora["train"].counts == batches.Counts(2, 1, 1)
+    assert "train: 2 pairs; left out 1 empty, 1 too long" in said
+    # Validation and test keep every line, as it stands.
+    sources, targets = prepared.texts("validation")
+    assert sources == ["one@@ two", "", "three\u2028four"]
+    assert targets == ["eins@@ zwei", "x", ""]
+    assert prepared.corpora["validation"].counts == batches.Counts(3)
+    assert prepared.texts("test") == (["a"], ["A@@ B"])
+    assert prepared.checksums["train"][str(tmp_path / "text/train.en")]["lines"] == 4
+    manifest = json.loads((prepared.folder / "manifest.json").read_text())
+    assert manifest["pairs"]["train"] == {"kept": 2, "empty": 1, "long": 1}
+    assert manifest["vocabulary"] == prepared.vocabulary.digest
+
+
+def test_references_have_no_joins(tmp_path: pathlib.Path) -> None:
+    write_texts(tmp_path / "text")
+    config = text_config(
+        tmp_path / "text", tokenizer_kind="whitespace", tokenizer_vocab_size=0
+    )
+    prepared = prepare(config, tmp_path)
+    assert prepared.references("test") == ["AB"]
+    assert prepared.references("validation") == ["einszwei", "x", ""]
+    assert prepared.texts("test")[1] == ["A@@ B"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"data_max_length": 99}, r"data\.max_length: 256 -> 99"),
+        ({"data_train_pairs": 200}, r"data\.train_pairs: 300 -> 200"),
+        ({"tokenizer_vocab_size": 119}, r"tokenizer\.vocab_size: 120 -> 119"),
+    ],
+)
+def test_another_configuration_is_refused(
+    tmp_path: pathlib.Path, change: dict[str, Any], said: str
+) -> None:
+    prepare(make_config(), tmp_path)
+    with pytest.raises(UserError, match=said):
+        prepare(make_config(**change), tmp_path)
+
+
+def test_a_folder_from_before_a_key_was_there(tmp_path: pathlib.Path) -> None:
+    manifest = prepare(make_config(), tmp_path).folder / "manifest.json"
+    record = json.loads(manifest.read_text())
+    del record["config"]["data.digits"]
+    manifest.write_text(json.dumps(record))
+    prepare(make_config(), tmp_path)
+    with pytest.raises(UserError, match=r"data\.digits: 9 -> 3"):
+        prepare(make_config(data_digits=3), tmp_path)
+
+
+def test_a_folder_of_an_earlier_version_is_read(tmp_path: pathlib.Path) -> None:
+    manifest = prepare(make_config(), tmp_path, print).folder / "manifest.json"
+    values = json.loads(manifest.read_text())
+    assert "data.measure" not in values["config"]  # no part of the pairs
+    values["config"]["tokenizer.algorithm"] = "bpe"
+    manifest.write_text(json.dumps(values))
+    prepare(make_config(), tmp_path, print)
+    values["config"]["tokenizer.algorithm"] = "unigram"
+    manifest.write_text(json.dumps(values))
+    with pytest.raises(UserError, match="tokenizer.algorithm: expected 'bpe'"):
+        prepare(make_config(), tmp_path, print)
+
+
+def test_changed_input_is_refused_and_absent_input_is_told(
+    tmp_path: pathlib.Path,
+) -> None:
+    write_texts(tmp_path / "text")
+    config = text_config(tmp_path / "text")
+    prepare(config, tmp_path)
+    path = tmp_path / "text" / "test.en"
+    path.write_text("b\n")
+    with pytest.raises(UserError, match=r"test\.en.*other content"):
+        prepare(config, tmp_path)
+    path.unlink()
+    said: list[str] = []
+    assert len(prepare(config, tmp_path, said.append).corpora["test"]) == 1
+    assert "not compared" in said[0] and "test.en" in said[0]
+
+
+def test_changed_model_file_is_refused(tmp_path: pathlib.Path) -> None:
+    prepared = prepare(make_config(), tmp_path / "first")
+    given = tmp_path / "given.model"
+    given.write_bytes((prepared.folder / "source.model").read_bytes())
+    config = make_config(tokenizer_source_model=str(given))
+    assert prepare(config, tmp_path).vocabulary.digest == prepared.vocabulary.digest
+    other = prepare(make_config(tokenizer_vocab_size=100), tmp_path / "other")
+    given.write_bytes((other.folder / "source.model").read_bytes())
+    with pytest.raises(UserError, match=r"given\.model.*other content"):
+        prepare(config, tmp_path)
+
+
+def test_more_training_pairs_than_there_are(tmp_path: pathlib.Path) -> None:
+    write_texts(tmp_path / "text")
+    config = text_config(tmp_path / "text", data_train_pairs=5)
+    with pytest.raises(UserError, match="at most 4.*got 5"):
+        prepare(config, tmp_path)
+    assert list(tmp_path.iterdir()) == [tmp_path / "text"]
+
+
+def test_folder_that_is_not_ours(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    prepare(make_config(), tmp_path)  # an empty one may be filled
+    other = tmp_path / "other"
+    (other / "corpus").mkdir(parents=True)
+    (other / "corpus" / "thesis.tex").write_text("")
+    with pytest.raises(UserError, match=r"manifest\.json"):
+        prepare(make_config(), other)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="can be written"):
+        prepare(make_config(), tmp_path / "file")
+
+
+def test_vocabulary_of_another_preparation(tmp_path: pathlib.Path) -> None:
+    one = prepare(make_config(), tmp_path / "one")
+    two = prepare(make_config(tokenizer_vocab_size=100), tmp_path / "two")
+    for name in ("source.model", "vocabulary.json"):
+        (one.folder / name).write_bytes((two.folder / name).read_bytes())
+    with pytest.raises(UserError, match="vocabulary"):
+        prepare(make_config(), tmp_path / "one")
+
+
+_KILLED = """
+    import os, pathlib, signal, sys
+    sys.path.insert(0, "tests")
+    from support.texts import make_config
+    from transformer.prepare import prepare
+
+    def say(line):
+        if line.startswith("validation:"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    prepare(make_config(), pathlib.Path(sys.argv[1]), say)
+"""
+
+
+def test_killed_preparation_is_done_again(tmp_path: pathlib.Path) -> None:
+    command = [sys.executable, "-c", textwrap.dedent(_KILLED), str(tmp_path / "run")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True)
+    assert done.returncode == -signal.SIGKILL
+    assert not (tmp_path / "run" / "corpus").exists()
+    left = list((tmp_path / "run").iterdir())
+    assert len(left) == 1 and ".partial-" in left[0].name
+    after = prepare(make_config(), tmp_path / "run")
+    whole = prepare(make_config(), tmp_path / "whole")
+    assert contents(after.folder) == contents(whole.folder)
+    assert list((tmp_path / "run").iterdir()) == [after.folder]
+
+
+def test_another_run_finishes_first(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill = preparation._fill
+
+    def and_the_other(*arguments: Any) -> None:
+        monkeypatch.setattr(preparation, "_fill", fill)
+        fill(*arguments)
+        pid = os.getpid()
+        monkeypatch.setattr(os, "getpid", lambda: pid + 1)
+        prepare(make_config(), tmp_path)
+        monkeypatch.undo()
+
+    monkeypatch.setattr(preparation, "_fill", and_the_other)
+    prepared = prepare(make_config(), tmp_path)
+    assert len(prepared.corpora["train"]) == 300
+    assert list(tmp_path.iterdir()) == [prepared.folder]

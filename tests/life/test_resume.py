@@ -1,0 +1,425 @@
+"""A run that was stopped and started again ends bit for bit like an unbroken one.
+
+What is compared: every file of numbers of the last checkpoint (parameters, optimiser
+state, key, step), which checkpoints there are, and metrics.jsonl but for what the clock
+decides.
+"""
+
+import dataclasses
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+from support.paths import ROOT
+from support.runs import command, compilations, lines_of, tiny_run
+
+from transformer import config, parallel, train
+from transformer.cli import main as cli
+from transformer.config import Config, UserError
+from transformer.models.transformer import make_model
+from transformer.prepare import prepare
+from transformer.run.checkpoints import Checkpoints
+
+STEPS = 20
+TIMING = ("seconds", "tokens_per_second")
+
+
+def metrics_of(workdir: Path) -> list[dict[str, Any]]:
+    lines = lines_of(workdir)
+    return [{k: v for k, v in x.items() if k not in TIMING} for x in lines]
+
+
+def state_of(settings: Config, workdir: Path, step: int | None = None):
+    """Return step, metadata and the arrays of a checkpoint by name."""
+    size = prepare(settings, workdir).vocabulary.target.size
+    model = make_model(settings.model, size, size)
+    abstract = jax.eval_shape(lambda: train.init_state(settings, model))
+    with Checkpoints(workdir / "checkpoints", settings.train.keep) as checkpoints:
+        found, tree, metadata = checkpoints.restore(abstract._asdict(), step)
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    arrays = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+    return found, metadata, arrays
+
+
+def checkpoints_of(workdir: Path) -> list[int]:
+    with Checkpoints(workdir / "checkpoints", keep=1) as checkpoints:
+        return checkpoints.steps()
+
+
+def assert_same_end(settings: Config, workdir: Path, unbroken: Path) -> None:
+    assert metrics_of(workdir) == metrics_of(unbroken)
+    assert checkpoints_of(workdir) == checkpoints_of(unbroken)
+    for step in checkpoints_of(unbroken):
+        _, metadata, arrays = state_of(settings, workdir, step)
+        _, expected_metadata, expected = state_of(settings, unbroken, step)
+        assert metadata == expected_metadata
+        assert arrays.keys() == expected.keys()
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(array, expected[name], name)
+    records = [
+        json.loads((folder / "record.json").read_text())
+        for folder in (workdir, unbroken)
+    ]
+    assert records[0]["tokens"] == records[1]["tokens"]
+    assert all(record["ended"] for record in records)
+
+
+# ---- in this process -----------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory):
+    """Let the runs and processes of this module share what is compiled.
+
+    The runs in this process leave out the evaluation at the end.
+    """
+    make = train.make_train_step
+    kept: dict[Any, Any] = {}
+    folder = str(tmp_path_factory.mktemp("xla"))
+    names = {
+        "jax_compilation_cache_dir": folder,
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+    }
+    before = {name: getattr(jax.config, name) for name in names}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            train,
+            "make_train_step",
+            lambda *given: kept.setdefault(given[1], make(*given)),
+        )
+        patch.setattr(train, "evaluate", lambda workdir, say: workdir / "results.json")
+        patch.setattr(parallel, "start", lambda device: f"devices: {device}")
+        for name, value in names.items():
+            patch.setenv(name.upper(), str(value))
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+        yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory) -> Config:
+    return tiny_run(tmp_path_factory.mktemp("data"), **{"train.steps": STEPS})
+
+
+@pytest.fixture(scope="module")
+def unbroken(settings, tmp_path_factory) -> Path:
+    """The workdir of a run that nothing stopped."""
+    workdir = tmp_path_factory.mktemp("unbroken")
+    assert train.train(settings, workdir, ignore)
+    return workdir
+
+
+@pytest.fixture
+def workdir(unbroken, tmp_path) -> Path:
+    """A new workdir with the corpus, which need not be made again."""
+    shutil.copytree(unbroken / "corpus", tmp_path / "corpus")
+    return tmp_path
+
+
+def ignore(line: str) -> None:
+    pass
+
+
+def signalling(number: int, step: int) -> Callable[[str], None]:
+    """Return a ``say`` that sends this process a signal after a step was shown."""
+
+    def say(line: str) -> None:
+        if line.startswith(f"step {step}/"):
+            os.kill(os.getpid(), number)
+
+    return say
+
+
+def stop(settings: Config, workdir: Path, step: int) -> int:
+    """Stop a run by SIGTERM when a step is shown; return its last checkpoint."""
+    assert train.train(settings, workdir, signalling(signal.SIGTERM, step)) is None
+    return checkpoints_of(workdir)[-1]
+
+
+def resume(settings: Config, workdir: Path) -> list[str]:
+    said: list[str] = []
+    assert train.train(settings, workdir, said.append) == workdir / "results.json"
+    return said
+
+
+@pytest.mark.parametrize("where", ["prepare", "evaluate"])
+def test_sigterm_before_and_after_training(
+    settings, unbroken, workdir, where, monkeypatch
+):
+    before, said = signal.getsignal(signal.SIGTERM), list[str]()
+    with monkeypatch.context() as patch:
+
+        def killed(*_: object, **__: object) -> None:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(60)  # the signal arrives in here
+
+        patch.setattr(train, where, killed)
+        assert train.train(settings, workdir, said.append) is None
+    assert said[-1] == "stopped; the same command goes on"
+    assert signal.getsignal(signal.SIGTERM) is before
+    resume(settings, workdir)
+    assert_same_end(settings, workdir, unbroken)
+
+
+# A signal is seen one step after the one that is shown: 3 -> 4, no checkpoint of its
+# own; 14 -> 15, which has one that is still kept at the end; 19 -> 20, the last.
+@pytest.mark.parametrize("step", [3, 14, 19])
+def test_stopped_by_sigterm(settings, unbroken, workdir, step):
+    before = signal.getsignal(signal.SIGTERM)
+    last = stop(settings, workdir, step)
+    assert last in (step, step + 1)
+    assert signal.getsignal(signal.SIGTERM) is before
+    assert json.loads((workdir / "record.json").read_text())["ended"] is None
+    with compilations() as logged:
+        said = resume(settings, workdir)
+    # It runs what is compiled.
+    assert not [line for line in logged if "Compiling jit(train_step)" in line]
+    assert f"resuming from step {last}" in said
+    assert_same_end(settings, workdir, unbroken)
+
+
+def test_a_damaged_checkpoint_costs_only_time(settings, unbroken, workdir):
+    stop(settings, workdir, 7)
+    newest = checkpoints_of(workdir)[-1]
+    file = max((workdir / "checkpoints" / str(newest)).rglob("*"), key=size_of)
+    file.write_bytes(file.read_bytes()[: size_of(file) // 2])
+    said = resume(settings, workdir)
+    (report,) = [line for line in said if "is damaged" in line]
+    assert str(workdir / "checkpoints" / str(newest)) in report
+    assert "resuming from step 5" in said
+    assert_same_end(settings, workdir, unbroken)
+
+
+def size_of(path: Path) -> int:
+    return path.stat().st_size if path.is_file() else 0
+
+
+def test_checkpoints_by_the_clock_change_no_number(settings, unbroken, workdir):
+    clock = dataclasses.replace(
+        settings.train,
+        steps=6,
+        evaluate_every=4,
+        checkpoint_every=0,
+        checkpoint_minutes=1e-9,
+        keep=100,
+    )
+    by_clock = dataclasses.replace(settings, train=clock)
+    stop(by_clock, workdir, 2)
+    resume(by_clock, workdir)
+    assert checkpoints_of(workdir) == [1, 2, 3, 4, 5, 6]
+    validated = [x["step"] for x in metrics_of(workdir) if "validation_nll" in x]
+    assert validated == [4, 6]  # not where the clock struck
+    losses = [x for x in metrics_of(workdir) if "loss" in x]
+    assert losses == [x for x in metrics_of(unbroken) if "loss" in x][:6]
+    clock = dataclasses.replace(clock, checkpoint_minutes=60.0)
+    shutil.rmtree(workdir / "checkpoints")
+    resume(dataclasses.replace(settings, train=clock), workdir)
+    assert checkpoints_of(workdir) == [6]
+    assert losses == [x for x in metrics_of(workdir) if "loss" in x]
+
+
+def test_a_finished_run_does_not_train_again(settings, unbroken):
+    before = files_of(unbroken)
+    said = resume(settings, unbroken)
+    assert f"resuming from step {STEPS}" in said
+    assert not [line for line in said if re.match(r"step \d+[/:]", line)]
+    assert files_of(unbroken) == before
+
+
+def files_of(workdir: Path) -> dict[str, bytes]:
+    """Return what a run must not lose: everything but the record and the events."""
+    return {
+        str(path.relative_to(workdir)): path.read_bytes()
+        for path in workdir.rglob("*")
+        if path.is_file() and not {"record.json", "tensorboard"} & set(path.parts)
+    }
+
+
+def test_another_configuration_is_refused_with_the_difference(
+    settings, unbroken, capsys
+):
+    before = files_of(unbroken)
+    other = ["--config.model.heads=4", "--config.optimizer.scale=2.5"]
+    assert cli.main(command(settings, unbroken, *other)) == 2
+    captured = capsys.readouterr()
+    assert captured.err.count("transformer: error: ") == 1
+    (line,) = [x for x in captured.err.splitlines() if "error" in x]
+    assert "model.heads: 2 -> 4; optimizer.scale: 1.0 -> 2.5;" in line
+    assert files_of(unbroken) == before
+    assert cli.main(command(settings, unbroken)) == 0  # the flags are those of settings
+
+
+def test_other_devices_are_no_other_configuration(settings, tmp_path):
+    stop(settings, tmp_path, 5)
+    spread = dataclasses.replace(settings.parallel, data=1)
+    moved = dataclasses.replace(settings, device="cpu", parallel=spread)
+    train.adopt_config(moved, tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text())
+    assert config.resolve(saved) == moved
+    with pytest.raises(UserError, match="got seed: 0 -> 1; choose another workdir"):
+        train.adopt_config(dataclasses.replace(moved, seed=1), tmp_path)
+
+
+def test_a_run_that_never_began_can_be_mended(settings, tmp_path):
+    data = dataclasses.replace(settings.data, dir=str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match="expected a file"):
+        train.train(dataclasses.replace(settings, data=data), tmp_path, ignore)
+    assert stop(settings, tmp_path, 1) in (1, 2)
+    assert config.resolve(json.loads((tmp_path / "config.json").read_text())) == (
+        settings
+    )
+
+
+def test_another_vocabulary_is_refused(settings, unbroken, tmp_path):
+    workdir = tmp_path / "run"
+    shutil.copytree(unbroken, workdir)
+    shutil.rmtree(workdir / "corpus")
+    folder = tmp_path / "data"
+    shutil.copytree(settings.data.dir, folder)
+    text = (folder / "train.en").read_text(encoding="utf-8")
+    (folder / "train.en").write_text(text.replace("nine", "niner"), encoding="utf-8")
+    data = dataclasses.replace(settings.data, dir=str(folder))
+    changed = dataclasses.replace(settings, data=data)
+    (workdir / "config.json").write_text(config.to_json(changed))
+    before = files_of(workdir / "checkpoints")
+    with pytest.raises(UserError, match="step 20: expected vocabulary .*, got .*"):
+        train.train(changed, workdir, ignore)
+    assert files_of(workdir / "checkpoints") == before
+
+
+# ---- as a process --------------------------------------------------------------------
+
+
+def start(settings: Config, workdir: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "transformer", *command(settings, workdir)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def signal_when(
+    process: subprocess.Popen[str], number: int, moment: Callable[[], bool]
+) -> tuple[int, str, float]:
+    """Send a signal as soon as a moment has come; return code, output and seconds."""
+    with process:
+        while not moment():
+            if process.poll() is not None:
+                assert process.stdout
+                pytest.fail(f"ended before the signal: {process.stdout.read()}")
+            time.sleep(0.001)
+        process.send_signal(number)
+        sent = time.monotonic()
+        output, _ = process.communicate(timeout=60)
+    return process.returncode, output, time.monotonic() - sent
+
+
+def step_is_written(workdir: Path, step: int) -> Callable[[], bool]:
+    path = workdir / "metrics.jsonl"
+    return lambda: path.exists() and f'{{"step": {step},' in path.read_text()
+
+
+def a_checkpoint_is_being_written(workdir: Path, after: int) -> Callable[[], bool]:
+    def steps() -> Iterator[int]:
+        for path in (workdir / "checkpoints").glob("*"):
+            if not (path / "digests.json").exists():
+                yield int(path.name.split(".")[0])
+
+    return lambda: any(step > after for step in steps())
+
+
+def test_killed_at_any_step(settings, unbroken, workdir):
+    seed = random.SystemRandom().randrange(2**32)
+    draw = random.Random(seed)
+    moments = [
+        step_is_written(workdir, draw.randint(1, 5)),
+        step_is_written(workdir, draw.randint(6, 9)),
+        a_checkpoint_is_being_written(workdir, after=10),
+    ]
+    print("seed of the steps", seed)
+    for moment in moments:
+        process = start(settings, workdir)
+        code, output, _ = signal_when(process, signal.SIGKILL, moment)
+        assert code == -signal.SIGKILL, output
+        print(checkpoints_of(workdir), output.splitlines()[-3:])
+    process = start(settings, workdir)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert re.search(r"resuming from step (5|10|15)\n", output)
+    assert_same_end(settings, workdir, unbroken)
+    results = json.loads((workdir / "results.json").read_text())
+    assert results["step"] == STEPS and len(results["sentences"]) == 3
+
+
+def test_sigterm_ends_well_and_ctrl_c_says_interrupted(settings, unbroken, workdir):
+    process = start(settings, workdir)
+    code, output, seconds = signal_when(
+        process, signal.SIGTERM, step_is_written(workdir, 3)
+    )
+    assert code == 0 and seconds < 30, output
+    (stopped,) = re.findall(r"stopped at step (\d+); the same command", output)
+    assert checkpoints_of(workdir)[-1] == int(stopped)
+    process = start(settings, workdir)
+    moment = step_is_written(workdir, int(stopped) + 3)
+    code, output, _ = signal_when(process, signal.SIGINT, moment)
+    assert code == 130, output
+    assert output.endswith("transformer: error: interrupted\n")
+    assert "Traceback" not in output
+    resume(settings, workdir)
+    assert_same_end(settings, workdir, unbroken)
+
+
+# Compilations of the train step, all but the first, last until the test is over.
+_SLOWLY = """
+import sys, time
+import jax
+from transformer.cli import configs
+from transformer.cli import main as cli
+
+compile_it, begun = jax.stages.Lowered.compile, []
+
+def slowly(lowered):
+    begun.append(lowered)
+    if len(begun) > 1:
+        print("compiling slowly", flush=True)
+        time.sleep(600)
+    return compile_it(lowered)
+
+jax.stages.Lowered.compile = slowly
+cli.run()
+"""
+
+
+def test_sigterm_while_a_shape_is_compiled(settings, unbroken, workdir):
+    arguments = [sys.executable, "-c", _SLOWLY, *command(settings, workdir)]
+    with subprocess.Popen(
+        arguments, cwd=ROOT, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout
+        said = [next(line for line in process.stdout if "compiling slowly" in line)]
+        process.send_signal(signal.SIGTERM)
+        sent = time.monotonic()
+        said += process.stdout
+    assert process.returncode == 0 and time.monotonic() - sent < 30, said
+    (stopped,) = re.findall(r"stopped at step (\d+); the same command", "".join(said))
+    assert checkpoints_of(workdir)[-1] == int(stopped) < STEPS
+    resume(settings, workdir)
+    assert_same_end(settings, workdir, unbroken)

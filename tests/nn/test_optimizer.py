@@ -1,0 +1,224 @@
+"""The paper's schedule at hand-computed steps; Adam against the float64 reference."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support import reference
+from support.reference import assert_close
+
+from transformer import config
+from transformer.nn.optimizer import learning_rate, make_optimizer
+
+PAPER = config.Optimizer(
+    name="adam",
+    scale=1.0,
+    warmup=4000,
+    step_offset=0,
+    b1=0.9,
+    b2=0.98,
+    epsilon=1e-9,
+    clip_norm=0.0,
+    accumulation=1,
+    nonfinite_limit=10,
+)
+# Descent whose first step has the rate 0.5: 4^-.5 * 1 * 1^-1.5.
+DESCENT = dataclasses.replace(PAPER, name="sgd", warmup=1)
+D = 4
+
+
+def run(settings, gradients, d_model=D, start=None):
+    """Return the parameters after each update, and the last state."""
+    optimizer = make_optimizer(settings, d_model)
+    parameters = start if start is not None else jnp.zeros_like(gradients[0])
+    state, history = optimizer.init(parameters), []
+    update = jax.jit(optimizer.update)
+    for gradient in gradients:
+        updates, state = update(gradient, state, parameters)
+        parameters = optax.apply_updates(parameters, updates)
+        history.append(parameters)
+    return history, state
+
+
+# --------------------------------------------------------------------------- schedule
+
+
+@pytest.mark.parametrize("d_model, peak", [(512, 6.99e-4), (1024, 4.94e-4)])
+def test_peak_is_the_papers(d_model, peak):
+    rate = float(learning_rate(4000, d_model, 4000))
+    assert round(rate, 6) == peak
+    for step in (3999, 4001):
+        assert float(learning_rate(step, d_model, 4000)) < rate
+
+
+@pytest.mark.parametrize(
+    "step, expected",
+    [
+        (1, 1 / 16 / 8000),  # d_model 256, warm-up 400: 256^-.5 and 400^-1.5
+        (100, 100 / 16 / 8000),
+        (400, 1 / 16 / 20),
+        (1600, 1 / 16 / 40),  # four times the steps, half the rate
+        (10_000, 1 / 16 / 100),
+    ],
+)
+def test_schedule_by_hand(step, expected):
+    assert float(learning_rate(step, 256, 400)) == pytest.approx(expected, rel=1e-6)
+    tripled = float(learning_rate(step, 256, 400, 3.0))
+    assert tripled == pytest.approx(3 * expected, rel=1e-6)
+
+
+@given(
+    step=st.integers(1, 10**6),
+    d_model=st.integers(1, 4096),
+    warmup=st.integers(1, 10**5),
+)
+def test_schedule_equals_reference(step, d_model, warmup):
+    # Two powers, two products: within 8 roundings even where a power takes four.
+    expected = reference.learning_rate(step, d_model, warmup)
+    assert_close(learning_rate(step, d_model, warmup), expected, 8)
+
+
+@pytest.mark.parametrize("offset", [0, 1, 7])
+def test_nth_update_has_the_rate_of_step_n_plus_offset(offset):
+    settings = dataclasses.replace(DESCENT, warmup=3, step_offset=offset)
+    history, _ = run(settings, [jnp.ones(1)] * 6)
+    positions = np.concatenate([[0], np.ravel(history)])
+    expected = [reference.learning_rate(n + offset, D, 3) for n in range(1, 7)]
+    assert_close(-np.diff(positions), expected, 8, magnitude=abs(positions).max())
+
+
+# ------------------------------------------------------------------------------- Adam
+
+
+@pytest.mark.parametrize("b1, b2, epsilon", [(0.9, 0.98, 1e-9), (0.5, 0.9, 0.1)])
+def test_adam_equals_reference_over_five_steps(b1, b2, epsilon):
+    rng = np.random.default_rng(0)
+    start = rng.normal(size=(3, 4)).astype(np.float32)
+    gradients = [rng.normal(size=(3, 4)).astype(np.float32) for _ in range(5)]
+    settings = dataclasses.replace(PAPER, b1=b1, b2=b2, epsilon=epsilon, warmup=3)
+    history, _ = run(settings, gradients, start=start)
+    expected = reference.adam(
+        start.astype(np.float64),
+        [g.astype(np.float64) for g in gradients],
+        lambda n: reference.learning_rate(n, D, 3),
+        b1,
+        b2,
+        epsilon,
+    )
+    for n, (got, wanted) in enumerate(zip(history, expected, strict=True), start=1):
+        # A step: two running means of n terms, two corrections 1 - b^n that lose up to
+        # 1 / (1 - b) of their digits, a root, a quotient, a product, a sum.
+        lost = 1 / (1 - b1) + 1 / (1 - b2)
+        assert_close(got, wanted, n * (2 * n + lost + 8))
+
+
+@pytest.mark.parametrize("clip", [0.0, 1.0])
+def test_adam_in_fewer_passes_equals_optax(clip):
+    settings = dataclasses.replace(PAPER, clip_norm=clip, warmup=3)
+    ours = make_optimizer(settings, D)
+    theirs = optax.apply_if_finite(
+        optax.chain(
+            *([optax.clip_by_global_norm(clip)] if clip else []),
+            optax.scale_by_adam(settings.b1, settings.b2, settings.epsilon),
+            optax.scale_by_learning_rate(lambda n: learning_rate(n + 1, D, 3)),
+        ),
+        max_consecutive_errors=100,
+    )
+    rng = np.random.default_rng(3)
+    tree = {"a": jnp.zeros(3), "b": jnp.zeros((2, 4))}
+    my_state, its_state = ours.init(tree), theirs.init(tree)
+    my_update, its_update = jax.jit(ours.update), jax.jit(theirs.update)
+
+    def check(mine, its):
+        # 4 updates of at most 9 operations each; numbers are of the order of 1.
+        np.testing.assert_allclose(mine, its, rtol=0, atol=4 * 9 * 2**-24)
+
+    for bad in (True, False, False, True, True, False, False):  # the very first, too
+        grads = jax.tree.map(lambda x: rng.normal(size=x.shape).astype("f"), tree)
+        grads["b"][1, 2] = math.inf if bad else 0.0
+        mine, its = my_update(grads, my_state), its_update(grads, its_state)
+        jax.tree.map(check, mine, its)
+        my_state, its_state = mine[1], its[1]
+    assert int(my_state.total_notfinite) == 3
+
+
+def test_first_update_is_the_rate_against_the_sign():
+    gradient = jnp.array([3.0, -0.002, 1e-5, 0.0])
+    (after,), _ = run(PAPER, [gradient], d_model=512)
+    rate = 512**-0.5 * 4000**-1.5
+    # epsilon is 1e-4 of the smallest gradient
+    np.testing.assert_allclose(after, [-rate, rate, -rate, 0], rtol=2e-4)
+
+
+def test_adam_does_not_care_about_the_scale_of_gradients():
+    rng = np.random.default_rng(1)
+    gradients = [rng.normal(size=3).astype(np.float32) for _ in range(3)]
+    small, _ = run(PAPER, gradients)
+    large, _ = run(PAPER, [1024 * g for g in gradients])
+    np.testing.assert_allclose(small[-1], large[-1], rtol=1e-5)
+
+
+# --------------------------------------------------------------------------- clipping
+
+
+def test_descent_without_clipping():
+    (after,), _ = run(DESCENT, [jnp.array([3.0, -4.0])])
+    np.testing.assert_allclose(after, [-1.5, 2.0], rtol=1e-6)
+
+
+def test_gradients_are_clipped_by_their_global_norm():
+    settings = dataclasses.replace(DESCENT, clip_norm=1.0)
+    tree = {"a": jnp.array([3.0]), "b": jnp.array([[0.0, -4.0]])}  # norm 5
+    optimizer = make_optimizer(settings, D)
+    updates, _ = optimizer.update(tree, optimizer.init(tree), tree)
+    np.testing.assert_allclose(updates["a"], [-0.3], rtol=1e-6)
+    np.testing.assert_allclose(updates["b"], [[0.0, 0.4]], rtol=1e-6)
+    short = jax.tree.map(lambda x: x / 10, tree)
+    updates, _ = optimizer.update(short, optimizer.init(tree), tree)
+    np.testing.assert_allclose(updates["b"], [[0.0, 0.2]], rtol=1e-6)
+
+
+# ------------------------------------------------------------------- non-finite steps
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("name, clip", [("adam", 0.0), ("adam", 1.0), ("sgd", 0.0)])
+def test_nonfinite_steps_are_skipped_and_counted(bad, name, clip):
+    settings = dataclasses.replace(PAPER, name=name, clip_norm=clip, warmup=2)
+    rng = np.random.default_rng(2)
+    good = [rng.normal(size=3).astype(np.float32) for _ in range(4)]
+    broken = np.array([1, bad, 1], np.float32)
+    clean, clean_state = run(settings, good)
+    mixed, state = run(settings, [good[0], broken, broken, good[1], good[2], broken])
+    np.testing.assert_array_equal(mixed[0], clean[0])
+    np.testing.assert_array_equal(mixed[1], clean[0])
+    np.testing.assert_array_equal(mixed[2], clean[0])
+    # Moments and the schedule's step stand still as well.
+    np.testing.assert_array_equal(mixed[3], clean[1])
+    np.testing.assert_array_equal(mixed[5], clean[2])
+    assert int(state.total_notfinite) == 3
+    assert int(state.notfinite_count) == 1
+    assert not bool(state.last_finite)
+    assert int(clean_state.total_notfinite) == 0
+
+
+def test_nonfinite_steps_are_never_applied_however_many():
+    broken = jnp.array([math.nan])
+    history, state = run(PAPER, [broken] * 15 + [jnp.ones(1)])
+    assert float(history[14][0]) == 0
+    assert float(history[15][0]) < 0
+    assert int(state.total_notfinite) == 15
+    assert int(state.notfinite_count) == 0
+
+
+def test_one_bad_parameter_skips_the_whole_step():
+    tree = {"a": jnp.array([1.0]), "b": jnp.array([math.nan])}
+    optimizer = make_optimizer(DESCENT, D)
+    updates, _ = optimizer.update(tree, optimizer.init(tree), tree)
+    assert float(updates["a"][0]) == float(updates["b"][0]) == 0

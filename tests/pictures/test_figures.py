@@ -1,0 +1,277 @@
+"""The numbers behind the pictures of `transformer plot`."""
+
+import json
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.configs import base
+from support.models import SMALL, draw_params
+
+from transformer import translate
+from transformer.cli import main as cli
+from transformer.config import UserError
+from transformer.data.tokenizers import Vocabulary, Whitespace
+from transformer.nn import layers
+from transformer.pictures import curves, plots
+from transformer.translate import Translator
+
+WORDS = ["one", "two", "three", "man", "woman", "dog@@", "s"]
+
+
+@pytest.fixture
+def painted(monkeypatch) -> list[Any]:
+    """Record what the pictures are given."""
+    given: list[Any] = []
+    for name in ("panels", "bars", "maps", "points"):
+
+        def note(*arguments, **options):
+            given.append(arguments)
+            return plots.Picture(lambda figure: None, 1, 1)
+
+        monkeypatch.setattr(plots, name, note)
+    return given
+
+
+def texts(svg: str) -> str:
+    return "".join(ElementTree.fromstring(svg).itertext())
+
+
+# ---- schedule and smoothing ----------------------------------------------------------
+
+
+def test_the_schedule_peaks_at_its_warm_up(painted):
+    curves.schedule([512, 1024], [4000, 8000], 20_000)
+    ((x_label, [(label, logarithmic, lines)]),) = painted
+    assert (x_label, label, logarithmic) == ("step", "learning rate", False)
+    assert len(lines) == 4
+    for d_model in (512, 1024):
+        for warmup in (4000, 8000):
+            points = lines[f"d_model {d_model:,}, warm-up {warmup:,}"]
+            step, rate = max(points, key=lambda point: point[1])
+            assert step == warmup and points[-1][0] == 20_000
+            assert rate == pytest.approx((d_model * warmup) ** -0.5, rel=1e-6)
+
+
+def test_smoothed_targets_by_hand(painted):
+    curves.smoothing(0.2, 5)
+    ((_, names, _, rows),) = painted
+    assert names[2] == "id 2\n(target)" and len(names) == 5
+    expected = {
+        "no smoothing": [0, 0, 1, 0, 0],
+        "0.2 over all ids": [0.04, 0.04, 0.84, 0.04, 0.04],
+        "0.2 over the others": [0.05, 0.05, 0.8, 0.05, 0.05],
+    }
+    assert rows.keys() == expected.keys()
+    for name, values in expected.items():
+        assert rows[name] == pytest.approx(values, abs=1e-6)
+
+
+# ---- curves --------------------------------------------------------------------------
+
+
+def write_metrics(workdir: Path, lines: list[dict[str, Any]]) -> Path:
+    workdir.mkdir(parents=True)
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (workdir / "metrics.jsonl").write_text(text + '{"step": 9, "lo')  # a kill tore it
+    return workdir
+
+
+def test_curves_of_runs_side_by_side(painted, tmp_path):
+    first = write_metrics(
+        tmp_path / "a" / "run",
+        [
+            {"step": 1, "loss": 5.0, "learning_rate": 0.1},
+            {"step": 1, "validation_perplexity": 90.0},
+            {"step": 2, "loss": None, "learning_rate": 0.2},
+        ],
+    )
+    second = write_metrics(tmp_path / "b" / "run", [{"step": 4, "loss": 3.0}])
+    curves.curves([first, second])
+    ((_, panels),) = painted
+    assert [panel[2] for panel in panels] == [
+        {"a/run": [(1, 5.0)], "b/run": [(4, 3.0)]},
+        {"a/run": [(1, 90.0)]},
+        {"a/run": [(1, 0.1), (2, 0.2)]},
+    ]
+    curves.curves([first])
+    assert painted[-1][1][0][2].keys() == {"run"}
+
+
+def test_a_folder_without_metrics_is_refused(tmp_path):
+    with pytest.raises(UserError, match="found no lines in metrics.jsonl"):
+        curves.curves([tmp_path])
+
+
+# ---- positions and embeddings --------------------------------------------------------
+
+
+def make_translator(**changes: Any) -> Translator:
+    values = {f"model.{k}": v for k, v in (SMALL | changes).items()}
+    values |= {"model.vocab_size": 0, "tokenizer.kind": "whitespace"}
+    values |= {"data.max_length": 16}
+    tokenizer = Whitespace(WORDS)
+    vocabulary = Vocabulary(tokenizer, tokenizer)
+    empty = Translator(base(**values), vocabulary, None)
+    params = draw_params(empty.model)
+    return Translator(empty.settings, vocabulary, params)
+
+
+@pytest.fixture(scope="module")
+def learned() -> Translator:
+    return make_translator(positions="learned", max_positions=20, tying="none")
+
+
+def test_positions_and_their_products(painted, learned):
+    curves.positions(12, 6, learned)
+    ((every,),) = painted
+    sinusoids = np.asarray(layers.sinusoidal_positions(12, 6))
+    tables = {"sinusoids": sinusoids}
+    for side in ("source", "target"):
+        table = np.asarray(learned.params[f"{side}_positions"])[:12]
+        tables[f"learned, {side}"] = table
+    shown = {one.title: np.array(one.values) for one in every}
+    assert len(shown) == 6
+    for name, table in tables.items():
+        assert (shown[name] == table).all()
+        products = shown[f"{name}: dot products"]
+        assert products[3, 5] == pytest.approx(table[3] @ table[5], rel=1e-5)
+    # A sinusoid's products depend on the distance alone, and d/2 is the norm's square.
+    own = shown["sinusoids: dot products"]
+    assert np.allclose(np.diagonal(own, 2), own[0, 2], atol=1e-5) and own[
+        4, 4
+    ] == pytest.approx(3)
+    curves.positions(12, 6, None)
+    assert len(painted[-1][0]) == 2
+
+
+@pytest.mark.parametrize("length, positions", [(21, "learned"), (5, "sinusoidal")])
+def test_positions_that_are_not_there_are_refused(length, positions):
+    translator = make_translator(positions=positions, max_positions=20)
+    with pytest.raises(UserError, match=f"at least {length} of them, got {positions}"):
+        curves.positions(length, 16, translator)
+
+
+def test_words_are_placed_by_the_mean_of_their_pieces(painted, learned):
+    params = dict(learned.params)
+    rng = np.random.default_rng(0)
+    plane = rng.normal(size=(2, 16))
+    places = np.array([[9, 0], [-9, 0], [0, 4], [0, -4], [0, 0], [8, 0], [-2, 8]])
+    table = np.zeros((11, 16), np.float32)
+    table[4:] = places @ np.linalg.qr(plane.T)[0].T
+    params["source_embedding"] = jnp.asarray(table)
+    translator = Translator(learned.settings, learned.vocabulary, params)
+    words = ["one", "two", "three", "man", "dog@@ s"]
+    curves.embeddings(translator, words, "pca", "source")
+    ((_, labels, found, note),) = painted
+    assert labels == words and note.startswith("two directions with 100%")
+    wanted = np.array([[1, 0], [-1, 0], [0, 1], [0, -1], [0.6, 0.8]])  # [3, 4] of two
+    distances = np.linalg.norm(wanted[:, None] - wanted, axis=-1)
+    found = np.array(found)
+    drawn = np.linalg.norm(found[:, None] - found, axis=-1)
+    assert np.allclose(drawn, distances, atol=1e-4)  # a turn of the plane
+    curves.embeddings(translator, words, "tsne", "source")
+    assert np.isfinite(painted[-1][2]).all() and "perplexity 1.33" in painted[-1][3]
+
+
+def test_neighbours_by_hand(learned):
+    params = dict(learned.params)
+    table = np.zeros((11, 16), np.float32)
+    for row, (x, y) in enumerate([(1, 0), (3, 4), (0, 2), (-1, 0), (4, 3)], start=4):
+        table[row, :2] = x, y
+    params["target_embedding"] = jnp.asarray(table)
+    params["target_embedding"] = params["target_embedding"].at[:4].set(9.0)
+    translator = Translator(learned.settings, learned.vocabulary, params)
+    found = curves.neighbours(translator, ["one", "three"], 2, "target")
+    # Cosines with (1, 0): .6, 0, -1, .8; with (0, 2): 0, .8, 0, .6. Marks do not count.
+    assert found.rows == (
+        ("one", "woman 0.80, two 0.60"),
+        ("three", "two 0.80, woman 0.60"),
+    )
+
+
+def test_words_that_cannot_be_placed_are_refused(learned):
+    with pytest.raises(UserError, match="expected at least 4, got 3"):
+        curves.embeddings(learned, ["a", "b", "c"], "pca", "source")
+    with pytest.raises(UserError, match="expected words, got ''"):
+        curves.neighbours(learned, ["one", ""], 2, "source")
+
+
+# ---- pictures ------------------------------------------------------------------------
+
+
+def test_a_picture_is_what_its_form_says():
+    picture = curves.schedule([512], [4000], 10_000)
+    assert picture.file("png")[:4] == b"\x89PNG" and picture.file("pdf")[:4] == b"%PDF"
+    assert "d_model 512, warm-up 4,000" in texts(picture.file("svg").decode())
+    for form in plots.FORMS:
+        assert picture.file(form) == picture.file(form), "the same again"
+
+
+def test_pictures_name_what_they_show(tmp_path):
+    run = write_metrics(
+        tmp_path / "my_$run$",
+        [{"step": s, "loss": 1 / s, "validation_perplexity": 9 / s} for s in (1, 2, 3)],
+    )
+    assert "validation perplexity" in texts(curves.curves([run]).svg())
+    text = texts(curves.smoothing(0.1, 4).svg())
+    assert "id 3" in text and "0.925" in text and "0.0333" in text
+    assert "sinusoids: dot products" in texts(curves.positions(5, 8, None).svg())
+    names = ["$x$", "b", "c"]
+    drawn = plots.points("title", names, [[0, 0], [1, 1], [2, 0]], "note")
+    assert all(name in texts(drawn.svg()) for name in names)
+
+
+# ---- the command ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def trained(workdir_of, learned):
+    return workdir_of(translate, base(), learned)
+
+
+def test_the_command_draws_each_kind(trained, capsys):
+    write_metrics(trained / "a", [{"step": 1, "loss": 1.0}])
+    write_metrics(trained / "b", [{"step": 1, "loss": 2.0}])
+    here = f"--workdir={trained}"
+    for what, *more in (
+        ("schedule", "--d_model=64,128", "--warmup=10", "--steps=50"),
+        ("smoothing", "--smoothing=0.3", "--ids=4"),
+        ("curves", f"--workdir={trained / 'a'},{trained / 'b'}"),
+        ("positions", here, "--d_model=8", "--length=6"),
+        ("embeddings", here, "--words=one,two, three,man", "--neighbours=1"),
+    ):
+        output = trained / f"{what}.svg"
+        call = ["plot", f"--what={what}", f"--output={output}", *more]
+        assert cli.main(call) == 0, capsys.readouterr().err
+        ElementTree.fromstring(output.read_text())
+    assert re.search(r"\| three \| \S+ -?\d\.\d\d \|", capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    "flags, wanted",
+    [
+        ([], "plot: expected --what: schedule"),
+        (["--what=schedule"], "plot: expected --output"),
+        (
+            ["--what=schedule", "--output=a.html"],
+            "ends in .png, .svg, .pdf; got a.html",
+        ),
+        (["--what=schedule", "--output=a.png", "--warmup=1e3"], "got 1e3; change it"),
+        (["--what=curves", "--output=a.png"], "expected --workdir; add it"),
+        (["--what=embeddings", "--output=a.png"], "expected --workdir; add it"),
+        (
+            ["--what=embeddings", "--output=a.png", "--workdir=a,b"],
+            "expected one --workdir, got a,b",
+        ),
+        (["--what=smoothing", "--output=a.png", "--smoothing=2"], "--smoothing=2"),
+    ],
+)
+def test_mistakes_are_one_line(trained, capsys, flags, wanted):
+    assert cli.main(["plot", *flags]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("transformer: error: ") and wanted in line

@@ -1,0 +1,194 @@
+"""What a run writes down can be read again, and outlives kills."""
+
+import dataclasses
+import io
+import json
+import re
+import subprocess
+import sys
+import types
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.configs import base
+
+from transformer import config
+from transformer.run import records
+from transformer.run.records import Records, write_json, write_run_record
+
+
+def lines(workdir):
+    text = (workdir / "metrics.jsonl").read_text()
+    assert text.endswith("\n") or not text
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def log_steps(workdir, first, last, resumed_at=0):
+    with Records(workdir, 10, resumed_at, say=lambda _: None) as run:
+        for step in range(first, last + 1):
+            run.log(step, {"loss": 1 / step}, {"seconds": 0.25 * first})
+            if step % 2 == 0:
+                run.log(step, {"validation/nll": 2 / step})
+
+
+def test_json_is_whole_or_untouched(tmp_path):
+    path = tmp_path / "a.json"
+    write_json(path, {"größe": [1, 2.5, None]})
+    assert json.loads(path.read_text(encoding="utf-8")) == {"größe": [1, 2.5, None]}
+    assert "größe" in path.read_text(encoding="utf-8")
+    for bad in (object(), float("nan")):
+        with pytest.raises((TypeError, ValueError)):
+            write_json(path, {"größe": bad})
+    assert json.loads(path.read_text(encoding="utf-8")) == {"größe": [1, 2.5, None]}
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_line_holds_values_and_timing_as_keys(tmp_path):
+    with Records(tmp_path, 10, say=lambda _: None) as run:
+        run.log(3, {"loss": 0.5, "skipped": 0}, {"seconds": 2.0})
+        run.log(4, {"loss": float("nan"), "grad_norm": float("inf")})
+        # On disk at once: a kill must not lose it.
+        assert len(lines(tmp_path)) == 2
+    assert lines(tmp_path) == [
+        {"step": 3, "loss": 0.5, "skipped": 0.0, "seconds": 2.0},
+        {"step": 4, "loss": None, "grad_norm": None},
+    ]
+
+
+@pytest.mark.parametrize("killed_at", [3, 4, 5])
+@pytest.mark.parametrize("torn", ["", '{"step": 5, "lo', '{"step": 3, "loss": 1}'])
+def test_a_resumed_run_ends_with_the_lines_of_an_unbroken_one(
+    tmp_path, killed_at, torn
+):
+    for name in ("whole", "broken"):
+        (tmp_path / name).mkdir()
+    log_steps(tmp_path / "whole", 1, 6)
+    log_steps(tmp_path / "broken", 1, killed_at)
+    with (tmp_path / "broken" / "metrics.jsonl").open("a") as file:
+        file.write(torn)
+    log_steps(tmp_path / "broken", 4, 6, resumed_at=3)
+
+    def values(name):
+        kept = lines(tmp_path / name)
+        return [{k: v for k, v in x.items() if k != "seconds"} for x in kept]
+
+    assert values("broken") == values("whole")
+    assert len(values("whole")) == 9
+
+
+def test_a_fresh_run_forgets_the_lines_of_one_without_a_checkpoint(tmp_path):
+    log_steps(tmp_path, 1, 3)
+    log_steps(tmp_path, 1, 1)
+    assert [line["step"] for line in lines(tmp_path)] == [1]
+
+
+def test_tensorboard_events_hold_the_same_numbers(tmp_path):
+    from tensorboardX.proto.event_pb2 import Event
+
+    with Records(tmp_path, 10, say=lambda _: None) as run:
+        run.log(7, {"loss": 0.5}, {"seconds": 2.0})
+    (file,) = (tmp_path / "tensorboard").iterdir()
+    data, found = file.read_bytes(), {}
+    while data:  # a record: length (8 bytes), checksum (4), event, checksum (4)
+        length = int.from_bytes(data[:8], "little")
+        event = Event.FromString(data[12 : 12 + length])
+        data = data[16 + length :]
+        for value in event.summary.value:
+            found[value.tag] = (event.step, value.simple_value)
+    assert found == {"loss": (7, 0.5), "seconds": (7, 2.0)}
+
+
+def test_plain_lines_where_there_is_no_terminal(tmp_path, monkeypatch):
+    clock = iter([100.0, 110.0, 115.0])
+    fake = types.SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr(records, "time", fake)
+    said: list[str] = []
+    with Records(tmp_path, 2000, say=said.append) as run:
+        run.show(100, 4.25, 12345.6)
+        run.show(200, 3.0, 9.4)
+        run.show(2000, 1.0, 9.4)
+        run.say("best so far")
+    assert said == [
+        "step 100/2,000  loss 4.250  12,346 tokens/s  ? left",
+        "step 200/2,000  loss 3.000  9 tokens/s  0:03:00 left",
+        "step 2,000/2,000  loss 1.000  9 tokens/s  0:00:00 left",
+        "best so far",
+    ]
+
+
+def test_a_bar_on_a_terminal(tmp_path, monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    with Records(tmp_path, 10, say=pytest.fail) as run:
+        run.show(5, 4.25, 12345.6)
+        run.say("[bold] best so far")
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+    assert "5/10" in text and "loss 4.250  12,346 tokens/s  ? left" in text
+    assert "[bold] best so far" in text
+
+
+def test_the_record_of_a_run(tmp_path):
+    sums = {"train": {"a.en": {"lines": 2, "sha256": "00"}}}
+    sizes = {"loss.block": 512}
+    write_run_record(tmp_path, base(), "cafe", sums, tokens=0, sizes=sizes)
+    first = json.loads((tmp_path / "record.json").read_text())
+    assert first["ended"] is None and first["tokens"] == 0
+    first["started"] = "2020-01-01T00:00:00+00:00"
+    write_json(tmp_path / "record.json", first)
+    changed = dataclasses.replace(base(), seed=7)
+    sizes = {"loss.block": 1024}  # it went on on another device
+    write_run_record(
+        tmp_path, changed, "cafe", sums, tokens=12, sizes=sizes, ended=True
+    )
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert record["started"] == "2020-01-01T00:00:00+00:00"
+    assert record["ended"] > record["started"] and record["ended"].endswith("+00:00")
+    assert record["seed"] == 7 and record["tokens"] == 12
+    assert record["config_digest"] == config.digest(changed) != first["config_digest"]
+    assert record["vocabulary_digest"] == "cafe" and record["data"] == sums
+    assert {"python", "jax", "flax", "optax", "orbax-checkpoint", "numpy"} <= set(
+        record["versions"]
+    )
+    assert record["devices"][0].startswith("cpu: ")
+    assert record["sizes"] == sizes and first["sizes"] == {"loss.block": 512}
+    assert record["machine"]["operands"] in ("bfloat16", "float32")
+
+
+def test_git_revision_is_that_of_the_tree_that_holds_the_code(tmp_path, monkeypatch):
+    def git(*arguments):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        command = ["git", "-C", tmp_path, *identity, *arguments]
+        return subprocess.run(
+            command, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    file = tmp_path / "records.py"
+    file.write_text("")
+    monkeypatch.setattr(records, "__file__", str(file))
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert records._git_revision() is None
+    git("init")
+    assert records._git_revision() is None  # there is a repository, without the file
+    git("add", "records.py")
+    git("commit", "-m", "a")
+    assert records._git_revision() == git("rev-parse", "HEAD")
+    file.write_text("x")
+    assert records._git_revision() == git("rev-parse", "HEAD") + "-dirty"
+    monkeypatch.setenv("PATH", "")
+    assert records._git_revision() is None
+
+
+@given(st.lists(st.integers(0, 9), max_size=8), st.integers(0, 9))
+def test_cutting_keeps_exactly_the_steps_up_to_one(tmp_path_factory, steps, step):
+    path = tmp_path_factory.mktemp("cut") / "metrics.jsonl"
+    path.write_text("".join(f'{{"step": {n}}}\n' for n in sorted(steps)))
+    records._cut(path, step)
+    kept = [json.loads(line)["step"] for line in path.read_text().splitlines()]
+    assert kept == [n for n in sorted(steps) if n <= step]

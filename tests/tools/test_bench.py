@@ -1,0 +1,234 @@
+"""The bench: that it measures the work it names; never how fast it is."""
+
+import json
+import re
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+from support.configs import experiment
+
+from transformer import config
+from transformer.ids import EOS, PAD
+from transformer.nn.hardware import Hardware
+from transformer.tools import bench, datasheets
+
+
+@pytest.fixture
+def tiny() -> config.Config:
+    values: ConfigDict = experiment("base")
+    values.model.update(
+        {"layers": 1, "d_model": 16, "d_ff": 32, "heads": 2, "d_k": 8, "d_v": 8}
+    )
+    values.tokenizer.vocab_size = 50
+    values.decode.tokens = 64
+    return config.resolve(values)
+
+
+def test_sentences_are_ragged_and_end_once():
+    ids = bench.ragged_sentences(50, 9, 100)
+    lengths = (ids != PAD).sum(1)
+    assert lengths.max() == 9 and lengths.min() >= 5 and len(set(lengths)) > 2
+    assert ((ids == EOS).sum(1) == 1).all()
+    assert (ids[np.arange(50), lengths - 1] == EOS).all()
+
+
+def test_training_is_counted_and_written_down(tiny, tmp_path):
+    said: list[str] = []
+    path = tmp_path / "bench.json"
+    rows = bench.bench(
+        tiny, [], "train", tokens=64, length=8, rounds=2, output=path, say=said.append
+    )
+    assert rows["batch"] == "8 x 8"
+    assert rows["operations a step, traced"] == rows["operations a step, by formula"]
+    real = (bench.ragged_sentences(8, 8, 50) != PAD).sum()
+    seconds = rows["step, s (median)"]
+    assert rows["real target tokens/s"] == pytest.approx(real / seconds)
+    assert rows["target slots/s"] == pytest.approx(64 / seconds)
+    assert rows["step, s (least)"] <= seconds <= rows["step, s (most)"]
+    written = json.loads(path.read_text())
+    assert written.pop("machine")["versions"]["jax"] == jax.__version__
+    assert written == rows
+    assert len(said) == len(rows)
+    assert rows["steps between two waits"] == 1  # on a CPU
+
+
+@pytest.mark.parametrize("what, beam", [("greedy", 1), ("beam", 4)])
+def test_a_search_goes_to_the_limit_with_every_beam(tiny, what, beam):
+    rows = bench.bench(tiny, [], what, length=8, rounds=1, say=lambda line: None)
+    assert (rows["sentences"], rows["tokens a sentence"], rows["beam"]) == (8, 8, beam)
+    assert rows["sentences/s"] == pytest.approx(8 / rows["batch, s (median)"])
+
+
+def test_a_round_is_as_many_calls_as_fill_it_and_waits_once(monkeypatch):
+    now: list[float] = [0.0]
+    waits: list[float] = []
+    monkeypatch.setattr(bench.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(bench.jax, "block_until_ready", waits.append)
+
+    def work():
+        now[0] += 0.125
+        return now[0]
+
+    assert bench._calls(work, 0.5) == 4  # tried 1, 2 and 4
+    assert waits == [0.125, 0.375, 0.875]
+    assert bench._calls(work, 0.0) == 1 and len(waits) == 3
+    assert bench._times(2, work, 3) == [0.125, 0.125]
+    assert waits[3:] == [1.25, 1.625]
+
+
+def test_the_peak_is_that_of_all_products_of_a_program(monkeypatch):
+    monkeypatch.setattr(bench, "_times", lambda *_: [4.0, 2.0, 3.0])
+    monkeypatch.setattr(bench, "_calls", lambda *_: 1)
+    assert bench.matrix_peak("float32", 8, 5) == 2 * 8**3 * 5 / 2.0
+
+
+def test_the_datasheet_s_peak_stands_beside_the_measured_one(monkeypatch):
+    class H200:
+        device_kind = "NVIDIA H200"
+
+    monkeypatch.setattr(bench.jax, "devices", lambda: [H200])
+    monkeypatch.setattr(bench, "matrix_peak", lambda *_: 600e12)
+    monkeypatch.setattr(bench.hardware, "here", lambda: Hardware("cuda", (9, 0)))
+    rows = bench._peaks("bfloat16", 300e12)
+    assert "operations/s of a 8192 matrix product" in rows
+    assert rows["share of that"] == 0.5
+    assert rows["share of the datasheet's"] == pytest.approx(300 / 989)
+    assert "operations/s in the datasheet" not in bench._peaks("float32", 1e12)
+
+
+def test_datasheets_are_found_by_every_name():
+    assert set(datasheets.TARGETS.values()) <= set(datasheets.DATASHEETS)
+    assert datasheets.find("h200") is datasheets.find("NVIDIA H200")
+    assert datasheets.find("TPU v5e") is datasheets.find("v5e") is not None
+    assert datasheets.find("cpu") is None
+    for sheet in datasheets.DATASHEETS.values():  # in units: 10^12/s, GB/s, GB
+        assert 5e12 < sheet.operations < 5e15
+        assert 2e11 < sheet.bandwidth < 1e13 and 7e9 < sheet.memory < 3e11
+
+
+def test_a_device_s_memory_is_told_where_the_device_tells(monkeypatch):
+    class Device:
+        def memory_stats(self):
+            return {"peak_bytes_in_use": 3e9, "bytes_limit": 8e9, "num_allocs": 5}
+
+    assert bench._device_memory() == {}  # a CPU
+    monkeypatch.setattr(bench.jax, "devices", lambda: [Device()])
+    assert list(bench._device_memory().values()) == [3000, 8000]
+
+
+def test_the_loop_is_that_of_training_and_its_shares_add_up(monkeypatch, capfd):
+    monkeypatch.setattr(bench, "_LOOP_ROUND", 0.05)
+    values: ConfigDict = experiment("number_words")
+    values.data.train_pairs = 2000
+    values.batch.shapes = 1
+    values.train.steps = 1  # the loop is measured for as long as it takes
+    values.model.update({"layers": 1, "d_model": 16, "d_ff": 32, "d_k": 8, "d_v": 8})
+    rows = bench.bench(config.resolve(values), [], "loop", rounds=2, say=lambda _: None)
+    assert rows["steps"] >= 2 and rows["steps left out, of new shapes"] >= 1
+    assert rows["step, s (least)"] * rows["steps"] > 2 * 0.05 / 2
+    loop, bare = rows["step, s (most)"], rows["step without the loop, s"]
+    busy = rows["share of the loop's time in such steps"]
+    assert busy >= bare / loop
+    waited = rows["share in which the loop waited for a batch"]
+    idle = rows["share in which the device did, at most"]
+    assert idle == max(0, min(waited, 1 - busy)) and 0 < waited < 1
+    assert capfd.readouterr().out == ""
+
+
+def test_a_feed_leaves_out_new_shapes_and_the_first_round(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(bench.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(bench, "_LOOP_ROUND", 1.0)
+    widths = [4, 4, 4, 6, 6, 4, 4, 6, 4, 4]
+
+    def prefetch(plan, start, stop):
+        for step, width in enumerate(widths):
+            now[0] += 0.125  # to make a batch
+            ids = np.full((3, width), step + 4, np.int32)
+            yield step, [{"source": ids, "target": ids}]
+
+    monkeypatch.setattr(bench.batches, "prefetch", prefetch)
+    feed: Any = bench._Feed(rounds=2)
+    taken = []
+    with pytest.raises(bench._Enough):
+        for step, _ in feed(None, 0, 99):
+            now[0] += 8.0 if step in (0, 3) else 0.375  # the new ones are compiled
+            taken.append(step)
+    # 0 and 3 are new, 1 and 2 warm up; half a second each, two turns are a round.
+    assert taken == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert feed.first == 8.125 and feed.left_out == 2 and len(feed.shapes) == 2
+    assert [[t.tokens for t in turns] for turns in feed.rounds] == [[18, 12], [12, 18]]
+    assert {(t.waited, t.seconds) for turns in feed.rounds for t in turns} == {
+        (0.125, 0.5)
+    }
+
+
+def test_a_start_is_a_process_of_its_own_that_stops_after_a_step(monkeypatch):
+    commands = []
+
+    def start(command):
+        commands.append(command)
+        return 2.0 + len(commands)
+
+    monkeypatch.setattr(bench, "_until_first_step", start)
+    seconds = bench._startup(["--config=x.py", "--config.seed=3"], rounds=3)
+    # The first start prepares the data and fills the cache; it does not count.
+    assert seconds["start to first step, s (median)"] == 5.0
+    workdirs = [re.findall(r"--workdir=(\S+)", " ".join(c)) for c in commands]
+    assert len({tuple(found) for found in workdirs}) == 4
+    assert all("--config.seed=3" in command for command in commands)
+
+
+def test_the_costliest_operations_are_added_up_and_named():
+    def event(name, microseconds, **changes):
+        return {"ph": "X", "dur": microseconds, "args": {"hlo_op": name}} | changes
+
+    events = [
+        event("dot.1", 3000),
+        event("while.2", 9000),
+        event("add.3", 1000),
+        event("dot.1", 2500),
+        event("dot.1", 7, ph="B"),
+        event("thread", 8000, args={}),
+    ]
+    program = """
+      %dot.1 = f32[2]{0} dot(%a, %b), metadata={op_name="jit(step)/layers/dot"}
+      %add.3 = f32[2]{0} add(%a, %b)"""
+    assert bench.costliest(events, program) == [
+        (5.5, 2, "dot.1  jit(step)/layers/dot"),
+        (1.0, 1, "add.3"),
+    ]
+    assert len(bench.costliest(events, program, count=1)) == 1
+
+
+def test_a_profile_is_written_and_its_costs_are_printed(tiny, tmp_path):
+    said: list[str] = []
+    rows = bench.bench(
+        tiny, [], "greedy", length=8, rounds=1, profile=tmp_path, say=said.append
+    )
+    assert any(tmp_path.rglob("perfetto_trace.json.gz"))
+    printed = said[len(rows) :]
+    assert 1 <= len(printed) <= 10 and all(" ms " in line for line in printed)
+    assert any("Transformer.step" in line for line in printed)
+
+
+def test_input_is_measured_on_the_run_s_own_batches():
+    values: ConfigDict = experiment("number_words")
+    values.data.train_pairs = 2000
+    values.model.update({"layers": 1, "d_model": 16, "d_ff": 32, "d_k": 8, "d_v": 8})
+    rows = bench.bench(
+        config.resolve(values), [], "input", rounds=1, say=lambda _: None
+    )
+    assert rows["batches"] == 200 and rows["batches/s"] > 0
+    ready = rows["batches/s"] / rows["steps/s"]
+    assert rows["batches ready when a step ends"] == pytest.approx(ready)
+    assert 0 < rows["shapes, a program each"] <= values.batch.shapes
+
+
+@pytest.mark.parametrize("what", ["loop", "input", "startup"])
+def test_a_trace_of_what_no_device_does_is_an_error(tiny, what, tmp_path):
+    with pytest.raises(config.UserError, match="--profile: expected --what=train"):
+        bench.bench(tiny, [], what, profile=tmp_path)
