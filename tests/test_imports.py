@@ -44,7 +44,7 @@ KNOWN_BY = {
     "scipy": {"paper/statistics.py"},
     "sentencepiece": {"data/tokenizers.py"},
     "sklearn": {"pictures/curves.py"},
-    "submitit": {"tools/launchers.py"},
+    "submitit": {"tools/ablate/slurm.py"},
     "tensorboardX": {"run/records.py"},
     "tensorflow_datasets": {"data/sources.py"},
 }
@@ -63,7 +63,8 @@ WITHOUT_JAX = {"__init__.py", "__main__.py", "config.py"}
 WITHOUT_JAX |= {str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("cli/**/*.py")}
 WITHOUT_JAX |= {"run/records.py", "pictures/plots.py", "pictures/tables.py"}
 WITHOUT_JAX |= {f"paper/{name}.py" for name in ("report", "rows", "runs", "statistics")}
-WITHOUT_JAX |= {f"tools/{name}.py" for name in ("ablate", "launchers", "targets")}
+WITHOUT_JAX |= {"tools/targets.py"}
+WITHOUT_JAX |= {str(p.relative_to(PACKAGE)) for p in PACKAGE.glob("tools/ablate/*.py")}
 DISTRIBUTIONS = {"absl": "absl-py", "orbax": "orbax-checkpoint"}
 DISTRIBUTIONS |= {"sklearn": "scikit-learn"}
 
