@@ -22,6 +22,7 @@ from transformer.parallel import sizes
 from transformer.prepare import prepare
 from transformer.tools import flops, plan, targets, traces
 from transformer.tools.plan import Counts, Program, Work
+from transformer.tools.traces import Case
 
 needs_libtpu = pytest.mark.skipif(
     not targets.has_compiler(), reason="libtpu is not here: pip install -e '.[tpu]'"
@@ -149,7 +150,7 @@ def test_for_cuda_programs_are_lowered_and_the_rest_is_left_open():
 def test_the_train_step_of_number_words_on_a_tpu(target, count):
     shape = (64, 32, 32)
     c = sizes.follow(numbers(), Hardware("tpu"), int(V5E.memory), 300)
-    traced = traces.train_step(c, (300, 300), shape, targets.devices(target))
+    traced = traces.train_step(Case(c, (300, 300), shape, targets.devices(target)))
     found = plan.compiled("train", shape, traced)
     assert found.counts is not None
     formula = flops.train_step(c.model, *shape, 300)

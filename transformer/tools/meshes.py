@@ -31,6 +31,7 @@ from transformer.models.transformer import TARGET_SPACES, configured_vocabulary
 from transformer.parallel import sizes
 from transformer.pictures.tables import Table, digits
 from transformer.tools import flops, hlo, traces
+from transformer.tools.traces import Case
 
 _FLOAT = 4  # bytes of what is stored
 _OPERAND = {"float32": 4, "bfloat16": 2}
@@ -335,7 +336,7 @@ def as_compiled(
     spread = dataclasses.replace(settings.parallel, **mesh._asdict())
     settings = dataclasses.replace(settings, parallel=spread)
     both = load.vocabulary, load.vocabulary
-    traced = traces.train_step(settings, both, load[:3], devices)
+    traced = traces.train_step(Case(settings, both, load[:3], devices))
     program = traces.compile_anew(traced)
     memory, text = program.memory_analysis(), program.as_text()
     return Figures(

@@ -37,6 +37,7 @@ from transformer.prepare import is_prepared, prepare
 from transformer.run.records import announce, write_json
 from transformer.tools import flops, hlo, targets, traces
 from transformer.tools.targets import CHIPS, TARGETS, Chip
+from transformer.tools.traces import Case
 
 _LENGTH = 32  # of sentences, where nothing is known of them
 TRACES = {
@@ -292,7 +293,7 @@ def _compiled(
     found, refused = [], ""
     for kind, shape in _wanted(settings, work, kinds, every, len(devices)):
         say(f"compiling {kind}, {_by(shape)}, for {target}")
-        traced = TRACES[kind](settings, work.sizes, shape, devices)
+        traced = TRACES[kind](Case(settings, work.sizes, shape, devices))
         try:
             found.append(compiled(kind, shape, traced))
         except jax.errors.JaxRuntimeError as error:
@@ -427,8 +428,8 @@ def _lowered(
         try:
             for kind, shape in wanted:
                 say(f"lowering {kind}, {_by(shape)}, for {target}, {cards}")
-                trace = TRACES[kind]
-                traced = trace(settings, work.sizes, shape, devices, kind_of_card)
+                case = Case(settings, work.sizes, shape, devices, kind_of_card)
+                traced = TRACES[kind](case)
                 text = traced.lower(lowering_platforms=(target,)).as_text()
                 calls = text.count("@__cudnn$fmha")
                 kernels = f" with {calls} calls of the kernel" if calls else ""
