@@ -62,9 +62,10 @@ BENCH_KNOWN_BY = {
 WITHOUT_JAX = {"__init__.py", "__main__.py", "config.py"}
 WITHOUT_JAX |= {str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("cli/**/*.py")}
 WITHOUT_JAX |= {"run/records.py", "pictures/plots.py", "pictures/tables.py"}
-WITHOUT_JAX |= {f"paper/{name}.py" for name in ("report", "rows", "runs", "statistics")}
+WITHOUT_JAX |= {f"paper/{name}.py" for name in ("rows", "runs", "statistics")}
 WITHOUT_JAX |= {"tools/targets.py"}
-WITHOUT_JAX |= {str(p.relative_to(PACKAGE)) for p in PACKAGE.glob("tools/ablate/*.py")}
+for folder in ("paper/report", "tools/ablate"):
+    WITHOUT_JAX |= {str(p.relative_to(PACKAGE)) for p in PACKAGE.glob(f"{folder}/*.py")}
 DISTRIBUTIONS = {"absl": "absl-py", "orbax": "orbax-checkpoint"}
 DISTRIBUTIONS |= {"sklearn": "scikit-learn"}
 

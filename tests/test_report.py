@@ -20,6 +20,9 @@ from transformer.config import Config, UserError
 from transformer.data.batches import Corpus
 from transformer.metrics import bleu
 from transformer.paper import report, rows, runs, static
+from transformer.paper.report import marks
+from transformer.paper.report.costs import operations
+from transformer.paper.report.study import Study
 from transformer.pictures import plots, tables
 from transformer.prepare import prepare
 from transformer.tools import flops
@@ -327,7 +330,7 @@ def test_sizes_and_operations_come_from_the_prepared_corpus(tmp_path):
     )
     an_epoch = sum(flops.train_step(settings.model, 1, s, t, size) for s, t in pairs)
     epochs = 5000 / sum(t for _, t in pairs)
-    assert report.operations(run) == pytest.approx(an_epoch * epochs)
+    assert operations(run) == pytest.approx(an_epoch * epochs)
     found = line(made(tmp_path / "runs")[TITLE], "base")
     assert found["FLOPs ours"] == f"{an_epoch * epochs:.2e}".replace("e+", "e")
     assert float(found["params ours, M"]) > 0
@@ -570,12 +573,12 @@ def test_html_is_one_file_that_loads_nothing(small, tmp_path):
 
 def test_pictures_have_the_paper_s_marks_where_our_base_is(small):
     finished, _ = runs.find(small)
-    study = report._Study(finished)
-    assert report._place_paper(study, "base", "perplexity") == pytest.approx(5.0)
-    place = report._place_paper(study, "A_h1", "perplexity")
+    study = Study(finished)
+    assert marks._place_paper(study, "base", "perplexity") == pytest.approx(5.0)
+    place = marks._place_paper(study, "A_h1", "perplexity")
     assert place == pytest.approx(5.0 * 5.29 / 4.92)
     base = study.summary("base", "bleu").mean
-    assert report._place_paper(study, "A_h1", "bleu") == pytest.approx(base - 0.9)
+    assert marks._place_paper(study, "A_h1", "bleu") == pytest.approx(base - 0.9)
 
 
 def test_a_narrow_logarithmic_axis_has_numbers():
