@@ -584,7 +584,7 @@ def test_pictures_have_the_paper_s_marks_where_our_base_is(small):
 def test_a_narrow_logarithmic_axis_has_numbers():
     # matplotlib's own ticks would be none, or 5x10^0.
     narrow = [plots.Mark("x", value, 4.8, 5.6, None) for value in (4.9, 5.5)]
-    drawn = plots.marks([("perplexity", True, narrow)], "paper")
+    drawn = plots.marks([("perplexity", True, narrow)], "paper").svg()
     ticks = set(re.findall(r">(\d[\d.]*)</text>", drawn))
     assert len(ticks) >= 3 and all(4 < float(tick) < 7 for tick in ticks)
     assert "paper" not in drawn  # it has no marks to explain

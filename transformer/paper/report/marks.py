@@ -26,7 +26,7 @@ def figures(finished: Sequence[Run]) -> list[str]:
             for row in study.rows
         }
         if any(curves.values()):
-            found.append(plots.curves("validation perplexity", curves))
+            found.append(plots.curves("validation perplexity", curves).svg())
     return found
 
 
@@ -44,7 +44,7 @@ def _marks(study: Study) -> str:
             marks.append(plots.Mark(row, found.mean, found.low, found.high, paper))
         name = {"perplexity": "perplexity", "bleu": "BLEU"}[measure]
         panels.append((name, measure == "perplexity", marks))
-    return plots.marks(panels, placed)
+    return plots.marks(panels, placed).svg()
 
 
 def _place_paper(study: Study, row: str, measure: Measure) -> float | None:
