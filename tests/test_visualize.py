@@ -453,6 +453,7 @@ def test_the_largest_page_works(browser, tmp_path):
 
 @pytest.fixture
 def trained(workdir_of, translator):
+    workdir_of(head_statistics, base(), translator)
     return workdir_of(viewer, base(), translator)
 
 
