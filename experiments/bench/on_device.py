@@ -26,8 +26,10 @@ import numpy as np
 from transformer import parallel
 from transformer.nn import attention, hardware, layers
 from transformer.run.checkpoints import Checkpoints
-from transformer.run.records import read_metrics, write_json
-from transformer.tools import bench, datasheets
+from transformer.run.records import machine, read_metrics, write_json
+from transformer.tools import datasheets
+from transformer.tools.bench.clock import measure
+from transformer.tools.bench.peaks import matrix_peak
 from transformer.train import init_state
 from transformer.translate import model_of, open_run
 
@@ -46,9 +48,9 @@ def peaks(size: int, count: int) -> dict[str, Any]:
       count: products in a row.
     """
     sheet = datasheets.find(jax.devices()[0].device_kind)
-    rates = {dtype: bench.matrix_peak(dtype, size, count) for dtype in FORMS}
+    rates = {dtype: matrix_peak(dtype, size, count) for dtype in FORMS}
     return {
-        "machine": bench.machine(),
+        "machine": machine(),
         "size": size,
         "products": rates,
         "bandwidth": bandwidth(size),
@@ -73,7 +75,7 @@ def bandwidth(size: int, rounds: int = 5) -> float:
         held.append(add(held.pop()))
         return held[0]
 
-    seconds, _ = bench.measure(rounds, work)
+    seconds, _ = measure(rounds, work)
     return 2 * held[0].nbytes / min(seconds)
 
 

@@ -18,7 +18,8 @@ import worker
 
 from transformer import config, parallel
 from transformer.models.transformer import Transformer, make_model
-from transformer.tools import bench
+from transformer.tools.bench.searching import Searcher
+from transformer.tools.bench.training import Stepper
 
 _BASE = Path(__file__).parents[1] / "base.py"
 
@@ -27,7 +28,7 @@ def train(size: str, dtype: str, rows: int, length: int, device: str) -> worker.
     """Make updates on one batch."""
     settings, model = _set_up(size, dtype, device)
     source, target = sizes.training_batch(model.target_size, rows, length)
-    stepper = bench.Stepper(settings, model, {"source": source, "target": target})
+    stepper = Stepper(settings, model, {"source": source, "target": target})
     return _work(stepper, device)
 
 
@@ -37,7 +38,7 @@ def search(
     """Translate sentences into as many tokens as they have."""
     settings, model = _set_up(size, dtype, device)
     source = sizes.sentences(model.source_size, sentences, length)
-    return _work(bench.Searcher(settings, model, source, beam), device)
+    return _work(Searcher(settings, model, source, beam), device)
 
 
 def _work(call: Callable[[], Any], device: str) -> worker.Work:

@@ -33,7 +33,7 @@ KNOWN_BY = {
     "absl": {"cli/"},
     "flax": {"models/transformer.py"},
     "grain": {"data/batches.py"},
-    "matplotlib": {"pictures/plots.py"},
+    "matplotlib": {"pictures/plots/"},
     "ml_collections": {"cli/"},
     "num2words": {"data/sources.py"},
     "optax": {"nn/optimizer.py", "train.py"},
@@ -44,7 +44,7 @@ KNOWN_BY = {
     "scipy": {"paper/statistics.py"},
     "sentencepiece": {"data/tokenizers.py"},
     "sklearn": {"pictures/curves.py"},
-    "submitit": {"tools/launchers.py"},
+    "submitit": {"tools/ablate/slurm.py"},
     "tensorboardX": {"run/records.py"},
     "tensorflow_datasets": {"data/sources.py"},
 }
@@ -61,9 +61,11 @@ BENCH_KNOWN_BY = {
 }
 WITHOUT_JAX = {"__init__.py", "__main__.py", "config.py"}
 WITHOUT_JAX |= {str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("cli/**/*.py")}
-WITHOUT_JAX |= {"run/records.py", "pictures/plots.py", "pictures/tables.py"}
-WITHOUT_JAX |= {f"paper/{name}.py" for name in ("report", "rows", "runs", "statistics")}
-WITHOUT_JAX |= {f"tools/{name}.py" for name in ("ablate", "launchers", "targets")}
+WITHOUT_JAX |= {"run/records.py", "pictures/tables.py"}
+WITHOUT_JAX |= {f"paper/{name}.py" for name in ("rows", "runs", "statistics")}
+WITHOUT_JAX |= {"tools/targets.py"}
+for folder in ("paper/report", "pictures/plots", "tools/ablate"):
+    WITHOUT_JAX |= {str(p.relative_to(PACKAGE)) for p in PACKAGE.glob(f"{folder}/*.py")}
 DISTRIBUTIONS = {"absl": "absl-py", "orbax": "orbax-checkpoint"}
 DISTRIBUTIONS |= {"sklearn": "scikit-learn"}
 

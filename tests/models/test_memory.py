@@ -31,7 +31,9 @@ from transformer.nn import layers
 from transformer.nn.hardware import Hardware
 from transformer.prepare import prepare
 from transformer.run.checkpoints import Checkpoints
-from transformer.tools import bench, flops, traces
+from transformer.tools import flops, traces
+from transformer.tools.bench.table import bench
+from transformer.tools.traces import Case
 
 LAYERS = 2
 FORMS = ("unrolled", "scanned")
@@ -284,7 +286,7 @@ def instructions(count: int, form: str, lengths: int = 1) -> int:
     """Return how many the train step hands to the compiler."""
     sizes = {"model.layers": count, "tokenizer.vocab_size": V, "batch.lengths": lengths}
     c = settings("none", form, **sizes)
-    traced = traces.train_step(c, (V, V), (8, 6, 6), jax.devices())
+    traced = traces.train_step(Case(c, (V, V), (8, 6, 6), jax.devices()))
     text = traced.lower().as_text()
     return sum(" = " in line for line in text.splitlines())
 
@@ -320,7 +322,7 @@ def test_a_step_that_computes_again_has_fewer_temporaries():
 
     def temporaries(remat):
         c = settings(remat, "scanned", **changes)
-        traced = traces.train_step(c, (30, 30), (32, 16, 16), jax.devices())
+        traced = traces.train_step(Case(c, (30, 30), (32, 16, 16), jax.devices()))
         compiled: Any = traced.lower().compile()
         return compiled.memory_analysis().temp_size_in_bytes
 
@@ -334,15 +336,16 @@ def test_a_step_that_computes_again_has_fewer_temporaries():
 def test_the_bench_tells_the_memory_of_every_way(monkeypatch):
     tried = []
 
-    def train_step(c, sizes, shape, devices):
-        tried.append((c.parallel.remat, c.parallel.layers, *shape))
+    def train_step(case):
+        how = case.settings.parallel
+        tried.append((how.remat, how.layers, *case.shape))
         size = types.SimpleNamespace(temp_size_in_bytes=1e6 * len(tried))
         program = types.SimpleNamespace(memory_analysis=lambda: size)
         lowered = types.SimpleNamespace(compile=lambda: program)
         return types.SimpleNamespace(lower=lambda: lowered)
 
     monkeypatch.setattr(traces, "train_step", train_step)
-    rows = bench.bench(tiny(), [], "memory", tokens=512, length=16, say=lambda _: None)
+    rows = bench(tiny(), [], "memory", tokens=512, length=16, log=lambda _: None)
     assert rows["batch"] == "32 x 16"
     assert sorted(tried) == sorted((*way, 32, 16, 16) for way in WAYS)
     for number, (remat, form, *_) in enumerate(tried, 1):

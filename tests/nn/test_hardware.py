@@ -146,9 +146,8 @@ def test_operands_are_what_the_units_multiply(described, kind, bfloat16, operand
         "cpu"
     )
     assert said is not bfloat16
-    found = records.machine("bfloat16")
-    assert found["operands"] == operands
-    assert found["cpu"]["model"].startswith("AMD EPYC")
+    assert records._operands("bfloat16") == operands
+    assert records.machine()["cpu"]["model"].startswith("AMD EPYC")
 
 
 @pytest.mark.parametrize("kind, operand", [("Milan", "f32"), ("Genoa", "bf16")])
@@ -176,14 +175,20 @@ def test_the_flag_for_the_same_bits_is_one_of_xla_s(flag, known):
     assert ("Unknown flag" in run.stderr) is not known
 
 
-def test_the_record_holds_what_decides_the_last_digits(monkeypatch):
+def test_a_machine_is_what_decides_the_last_digits(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", DETERMINISTIC)
-    found = records.machine("float32")
-    assert found["xla_flags"] == DETERMINISTIC
-    assert found["operands"] == "float32"
-    assert found["platform_version"] and found["compute_capability"] is None
+    found = records.machine()
+    assert found["flags"]["XLA_FLAGS"] == DETERMINISTIC
+    assert found["platform"] and found["compute_capability"] is None
     assert found["cpu"]["architecture"]
-    assert records._installed("jaxlib", "no-such-package") == (
-        f"jaxlib {records.versions()['jaxlib']}"
-    )
-    assert records._installed("no-such-package") is None
+    assert len(found["devices"]) == len(jax.devices())
+    assert found["versions"] == records.versions()
+
+
+def test_the_libraries_of_an_accelerator_have_versions(monkeypatch):
+    class Library:
+        name, version = "nvidia-cudnn-cu13", "9.15"
+
+    monkeypatch.setattr(records.importlib.metadata, "distributions", lambda: [Library])
+    found = records.versions.__wrapped__()
+    assert found["nvidia-cudnn-cu13"] == "9.15" and "jax" in found

@@ -21,6 +21,9 @@ from transformer.config import Config, UserError
 from transformer.data.batches import Corpus
 from transformer.metrics import bleu
 from transformer.paper import report, rows, runs, static
+from transformer.paper.report import marks
+from transformer.paper.report.costs import operations
+from transformer.paper.report.study import Study
 from transformer.pictures import plots, tables
 from transformer.prepare import prepare
 from transformer.tools import flops
@@ -328,7 +331,7 @@ def test_sizes_and_operations_come_from_the_prepared_corpus(tmp_path):
     )
     an_epoch = sum(flops.train_step(settings.model, 1, s, t, size) for s, t in pairs)
     epochs = 5000 / sum(t for _, t in pairs)
-    assert report.operations(run) == pytest.approx(an_epoch * epochs)
+    assert operations(run) == pytest.approx(an_epoch * epochs)
     found = line(made(tmp_path / "runs")[TITLE], "base")
     assert found["FLOPs ours"] == f"{an_epoch * epochs:.2e}".replace("e+", "e")
     assert float(found["params ours, M"]) > 0
@@ -571,18 +574,18 @@ def test_html_is_one_file_that_loads_nothing(small, tmp_path):
 
 def test_pictures_have_the_paper_s_marks_where_our_base_is(small):
     finished, _ = runs.find(small)
-    study = report._Study(finished)
-    assert report._place_paper(study, "base", "perplexity") == pytest.approx(5.0)
-    place = report._place_paper(study, "A_h1", "perplexity")
+    study = Study(finished)
+    assert marks._place_paper(study, "base", "perplexity") == pytest.approx(5.0)
+    place = marks._place_paper(study, "A_h1", "perplexity")
     assert place == pytest.approx(5.0 * 5.29 / 4.92)
     base = study.summary("base", "bleu").mean
-    assert report._place_paper(study, "A_h1", "bleu") == pytest.approx(base - 0.9)
+    assert marks._place_paper(study, "A_h1", "bleu") == pytest.approx(base - 0.9)
 
 
 def test_a_narrow_logarithmic_axis_has_numbers():
     # matplotlib's own ticks would be none, or 5x10^0.
     narrow = [plots.Mark("x", value, 4.8, 5.6, None) for value in (4.9, 5.5)]
-    drawn = plots.marks([("perplexity", True, narrow)], "paper")
+    drawn = plots.marks([("perplexity", True, narrow)], "paper").svg()
     ticks = set(re.findall(r">(\d[\d.]*)</text>", drawn))
     assert len(ticks) >= 3 and all(4 < float(tick) < 7 for tick in ticks)
     assert "paper" not in drawn  # it has no marks to explain

@@ -107,7 +107,7 @@ def test_the_command(translator, workdir_of, capsys):
 
 
 def test_rows_of_a_tree_by_hand():
-    from transformer.pictures.plots import _leaf_rows
+    from transformer.pictures.plots.trees import _leaf_rows
 
     # 0 has 1 and 2; 1 has 3 and 4: the leaves are 3, 4, 2 from the top.
     assert _leaf_rows([-1, 0, 0, 1, 1]) == [0, 0, 2, 0, 1]

@@ -17,6 +17,7 @@ from transformer.cli import main as cli
 from transformer.config import UserError
 from transformer.data.tokenizers import Vocabulary, Whitespace
 from transformer.ids import EOS
+from transformer.pictures import head_statistics
 from transformer.pictures import heads as viewer
 from transformer.pictures.heads import Maps
 from transformer.translate import Translator
@@ -140,7 +141,7 @@ def test_a_word_is_all_its_pieces_and_must_be_there(translator, monkeypatch):
 
 def test_statistics_of_a_file_are_those_of_its_sentences(translator):
     sources, targets = [SOURCE, "", "a cat"], [TARGET, "the", "the cat"]
-    measured = viewer.statistics(translator, sources, targets)
+    measured = head_statistics.statistics(translator, sources, targets)
     for kind in viewer.KINDS:
         found = [
             getattr(translator.attention(s, t), kind)
@@ -151,18 +152,18 @@ def test_statistics_of_a_file_are_those_of_its_sentences(translator):
             [np.diagonal(w, 0, -2, -1) for w in found], axis=-1
         ).mean(-1)
         assert_close(measured[kind]["same"], expected, 64)
-    tables = viewer.statistics_tables(measured)
+    tables = head_statistics.tables(measured)
     assert [len(table.rows) for table in tables] == [4, 4, 4]
     value = measured["cross"]["entropy"][1, 0]
     assert tables[2].rows[2][:3] == ("2", "1", f"{value:.3f}")
-    assert "decoder: next" in viewer.statistics_picture(measured).svg()
+    assert "decoder: next" in head_statistics.picture(measured).svg()
 
 
 def test_files_of_different_length_or_of_nothing_are_refused(translator):
     with pytest.raises(UserError, match="as many translations as sentences"):
-        viewer.statistics(translator, [SOURCE, SOURCE], [TARGET])
+        head_statistics.statistics(translator, [SOURCE, SOURCE], [TARGET])
     with pytest.raises(UserError, match="expected sentences to measure, got none"):
-        viewer.statistics(translator, ["", " "])
+        head_statistics.statistics(translator, ["", " "])
 
 
 # ---- the page ------------------------------------------------------------------------
@@ -452,6 +453,7 @@ def test_the_largest_page_works(browser, tmp_path):
 
 @pytest.fixture
 def trained(workdir_of, translator):
+    workdir_of(head_statistics, base(), translator)
     return workdir_of(viewer, base(), translator)
 
 

@@ -41,7 +41,7 @@ from transformer.config import Config
 from transformer.data.tokenizers import Bytes, Vocabulary
 from transformer.models.transformer import Transformer, init_params, make_model
 from transformer.nn.hardware import Hardware
-from transformer.tools import meshes
+from transformer.tools.meshes import cost, table
 from transformer.translate import Translator
 
 V, ROWS, STEPS = 64, 16, 20
@@ -172,13 +172,13 @@ def test_steps_of_two_lengths_are_those_of_one_device():
 def test_a_plan_s_formulas_are_what_the_compiler_makes():
     settings = spread("2 2 2", **{"model.layers": 2, "optimizer.name": "adam"})
     # Wide enough that what is counted outweighs a loss's few sums.
-    load, mesh = meshes.Load(64, 8, 8, 160), meshes.Mesh(2, 2, 2)
-    compiled = meshes.as_compiled(settings, mesh, load, jax.devices())
-    paper = meshes.by_formula(settings, mesh, load)
+    load, mesh = cost.Load(64, 8, 8, 160), cost.Mesh(2, 2, 2)
+    compiled = table.as_compiled(settings, mesh, load, jax.devices())
+    paper = table.by_formula(settings, mesh, load)
     assert compiled.operations == pytest.approx(paper.operations, rel=0.03)
     sent = paper.sent
     if jax.__version_info__ > (0, 11, 0):  # the layers are gathered once more
-        layers = meshes.layers_count(config.transformer(settings.model))
+        layers = cost.layers_count(config.transformer(settings.model))
         sent += 1 / 2 * 4 * layers.matrices / mesh.tensor
     assert compiled.sent == pytest.approx(sent, rel=0.03)
     # On paper biases are whole: of so narrow a model up to a tenth of the parameters.

@@ -27,9 +27,11 @@ from transformer import config, parallel
 from transformer.cli import main as cli
 from transformer.config import UserError
 from transformer.prepare import prepare
-from transformer.tools import ablate, launchers
-from transformer.tools.ablate import Run
-from transformer.tools.launchers import Local, Share, Slurm
+from transformer.tools.ablate import launchers, progress, watch
+from transformer.tools.ablate import runs as planned
+from transformer.tools.ablate.launchers import Local, Share
+from transformer.tools.ablate.runs import Run
+from transformer.tools.ablate.slurm import Slurm, Task
 
 STEPS = 8
 TABLE3 = f"--config={EXPERIMENTS / 'table3.py'}"
@@ -75,12 +77,12 @@ def hasty(monkeypatch):
 @pytest.fixture
 def unprepared(monkeypatch):
     """Leave the data alone: the programs need none."""
-    monkeypatch.setattr(ablate, "_prepare", lambda runs, say: None)
+    monkeypatch.setattr(watch, "_prepare", lambda runs, say: None)
 
 
 def run_of(folder: Path, row: str, code: str, seed: int = 0) -> Run:
     settings = base(**{"train.steps": STEPS, "train.log_every": 2, "seed": seed})
-    workdir = ablate.workdir_of(folder, row, seed)
+    workdir = planned.workdir_of(folder, row, seed)
     command = (sys.executable, "-c", FAKE + code, str(workdir))
     return Run(row, seed, settings, folder, folder, command)
 
@@ -88,7 +90,7 @@ def run_of(folder: Path, row: str, code: str, seed: int = 0) -> Run:
 def go(runs: Sequence[Run], jobs: int = 1) -> tuple[int, list[str]]:
     """Return exit code and lines."""
     said: list[str] = []
-    return ablate.ablate(runs, Local("cpu", jobs), said.append), said
+    return watch.ablate(runs, Local("cpu", jobs), said.append), said
 
 
 # ---- which rows ----------------------------------------------------------------------
@@ -107,11 +109,11 @@ KNOWN = ["base", "A_h1", "A_h4", "B_dk16", "big", "no_positions"]
     ],
 )
 def test_rows_by_name_and_by_group_with_base_first(names, rows):
-    assert ablate.choose(names, KNOWN) == rows.split()
+    assert planned.choose(names, KNOWN) == rows.split()
 
 
 def test_a_table_without_base_has_none():
-    assert ablate.choose("big_en_de", ["base_en_de", "big_en_de"]) == ["big_en_de"]
+    assert planned.choose("big_en_de", ["base_en_de", "big_en_de"]) == ["big_en_de"]
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ def test_a_table_without_base_has_none():
 )
 def test_rows_that_are_not_there_or_twice(names, expected):
     with pytest.raises(UserError) as caught:
-        ablate.choose(names, KNOWN)
+        planned.choose(names, KNOWN)
     assert expected in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -214,7 +216,7 @@ def write_results(workdir: Path, split: str = "test", step: int = STEPS) -> None
 def test_mistakes_are_one_line_and_nothing_runs(
     capsys, monkeypatch, tmp_path, arguments, expected
 ):
-    monkeypatch.setattr(ablate, "ablate", pytest.fail)
+    monkeypatch.setattr(watch, "ablate", pytest.fail)
     folder = tmp_path / "x"
     assert expected in error(capsys, "ablate", *arguments, f"--workdir={folder}")
     assert not folder.exists() or not list(folder.iterdir())
@@ -237,7 +239,7 @@ def test_all_of_it_from_the_command_line(capsys, monkeypatch, tmp_path):
         workdir = arguments[-1].removeprefix("--workdir=")
         return sys.executable, "-c", FAKE + TRAIN, workdir
 
-    monkeypatch.setattr(ablate, "command_of", fake)
+    monkeypatch.setattr(planned, "command_of", fake)
     write_digits(tmp_path / "data")
     folder = tmp_path / "runs"
     call = [
@@ -281,10 +283,10 @@ def test_results_of_another_split_or_step_do_not_end_a_run(
 ):
     run = run_of(tmp_path, "base", TRAIN)
     write_results(run.workdir, *results)
-    assert not ablate.finished(run)
-    assert go([run])[0] == 0 and ablate.finished(run)
+    assert not planned.finished(run)
+    assert go([run])[0] == 0 and planned.finished(run)
     (run.workdir / "results.json").write_text('{"split": "te')
-    assert not ablate.finished(run)
+    assert not planned.finished(run)
 
 
 def test_a_failing_row_does_not_stop_the_others(tmp_path, unprepared):
@@ -300,7 +302,7 @@ def test_a_failing_row_does_not_stop_the_others(tmp_path, unprepared):
         run_of(tmp_path, "big", TRAIN),
     ]
     code, said = go(runs)
-    assert code == 1 and ablate.finished(runs[-1])
+    assert code == 1 and planned.finished(runs[-1])
     assert said[-5:] == [
         f"failed: A_h1 seed 0: ValueError: no such thing (log: {runs[0].log})",
         f"failed: A_h4 seed 0: config: change it (log: {runs[1].log})",
@@ -338,7 +340,7 @@ def test_jobs_run_side_by_side_and_no_more_than_asked(tmp_path, unprepared):
     launcher = Local("cpu", 1)
     launcher.slots = 2
     launcher._shares = [Share(), Share()]
-    assert ablate.ablate(runs, launcher, lambda line: None) == 0
+    assert watch.ablate(runs, launcher, lambda line: None) == 0
     running, most = 0, 0
     for line in (tmp_path / "events").read_text().splitlines():
         running += 1 if line.startswith("start") else -1
@@ -405,7 +407,7 @@ def test_two_processes_never_train_in_one_workdir(tmp_path, unprepared):
     run = run_of(tmp_path, "base", TRAIN)
     sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
     # As one whose ablation was killed: nobody but itself has the log open.
-    process = launchers._start(sleep, run.log, {})
+    process = launchers.start_process(sleep, run.log, {})
     try:
         with pytest.raises(
             UserError, match="base/seed_0: expected no process that wor"
@@ -457,7 +459,7 @@ def test_stopped_runs_save_and_go_on_later(tmp_path, unprepared, number):
         if line == "base seed 0: stopped":
             (runs[1].workdir / "late").touch()
 
-    assert ablate.ablate(runs, launcher, say) == 130
+    assert watch.ablate(runs, launcher, say) == 130
     assert signal.getsignal(number) is before
     assert all((run.workdir / "saved").exists() for run in runs[:2])
     assert not runs[2].workdir.exists()  # none is started any more
@@ -487,7 +489,7 @@ while True:
 def test_nohup_stays_in_force():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with ablate._Signals():
+        with watch._Signals():
             os.kill(os.getpid(), signal.SIGHUP)  # would raise
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -510,7 +512,7 @@ def test_rows_share_the_data_that_are_the_same(tmp_path):
         "A": dataclasses.replace(settings, name="A", model=deeper),
         "T": other,
     }
-    runs = ablate.plan(
+    runs = planned.plan(
         list(rows),
         2,
         tmp_path / "runs",
@@ -521,11 +523,11 @@ def test_rows_share_the_data_that_are_the_same(tmp_path):
     homes = [run.home.relative_to(tmp_path).as_posix() for run in runs]
     assert homes == ["runs", "runs", "runs/T"] * 2
     said: list[str] = []
-    ablate._prepare(runs, said.append)
+    watch._prepare(runs, said.append)
     assert len([line for line in said if line.startswith("tokenizer: building")]) == 2
     before = sorted(tmp_path.rglob("manifest.json"))
     said.clear()
-    ablate._prepare(runs, said.append)
+    watch._prepare(runs, said.append)
     for run in runs:
         prepared = prepare(run.settings, run.workdir, said.append)
         kind = run.settings.tokenizer.kind
@@ -551,7 +553,7 @@ def test_stopped_while_preparing(tmp_path, monkeypatch):
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(60)
 
-    monkeypatch.setattr(ablate, "_prepare", slow)
+    monkeypatch.setattr(watch, "_prepare", slow)
     run = run_of(tmp_path, "base", TRAIN)
     code, said = go([run])
     assert code == 130 and not run.log.exists()
@@ -565,7 +567,7 @@ def test_stopped_while_preparing(tmp_path, monkeypatch):
 
 def test_progress_is_read_from_the_metrics(tmp_path):
     run = run_of(tmp_path, "base", "")
-    assert ablate.progress_of(run) == ablate.Progress()
+    assert progress.progress_of(run) == progress.Progress()
     run.workdir.mkdir(parents=True)
     lines = [
         {"step": 2, "loss": 5.0, "seconds": 9.0},
@@ -575,7 +577,7 @@ def test_progress_is_read_from_the_metrics(tmp_path):
     path = run.workdir / "metrics.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 6, ')
     # 2 steps took 1.5 s, 4 of 8 are left.
-    assert ablate.progress_of(run) == ablate.Progress(4, 3.0, 7.4, 3.0)
+    assert progress.progress_of(run) == progress.Progress(4, 3.0, 7.4, 3.0)
 
 
 def test_lines_tell_of_each_validation(tmp_path, unprepared):
@@ -596,7 +598,7 @@ finish()
         if "step 2/8" in line:
             (run.workdir / "told").touch()
 
-    assert ablate.ablate([run], Local("cpu", 1), say) == 0
+    assert watch.ablate([run], Local("cpu", 1), say) == 0
     assert said[1:-1][:2] == [
         "base seed 0: running",
         "base seed 0: running  step 2/8  loss 3.500  perplexity 7.389  0:06:00 left",
@@ -651,9 +653,9 @@ def test_runs_through_submitit(tmp_path, unprepared, importable):
     options = {"partition": "gpu", "time": "30", "setup": "module load cuda"}
     launcher = Slurm(tmp_path / "slurm", options, None, cluster="local")
     said: list[str] = []
-    assert ablate.ablate(runs, launcher, said.append) == 1
+    assert watch.ablate(runs, launcher, said.append) == 1
     assert said[0].endswith("2 at a time")
-    assert ablate.finished(runs[0]) and "trained" in runs[0].log.read_text()
+    assert planned.finished(runs[0]) and "trained" in runs[0].log.read_text()
     assert said[-2].startswith("failed: A_h1 seed 0: ValueError: no such thing (log: ")
 
 
@@ -667,7 +669,7 @@ def test_stopped_runs_of_a_cluster_are_cancelled(
     signal_when(lambda _: (run.workdir / "ready").exists(), signal.SIGTERM)
     # Of a cancelled job there is none, and submitit would wait for it.
     monkeypatch.setattr(submitit.core.core.Job, "exception", pytest.fail)
-    assert ablate.ablate([run], launcher, lambda line: None) == 130
+    assert watch.ablate([run], launcher, lambda line: None) == 130
     since = time.monotonic()
     while not (run.workdir / "saved").exists():
         assert time.monotonic() - since < 60, "waited too long"
@@ -681,13 +683,13 @@ def test_a_job_that_dies_says_so(tmp_path, unprepared, importable, monkeypatch):
     run = run_of(tmp_path, "base", "os.kill(os.getppid(), signal.SIGKILL)")
     launcher = Slurm(tmp_path / "slurm", {}, None, cluster="local")
     said: list[str] = []
-    assert ablate.ablate([run], launcher, said.append) == 1
+    assert watch.ablate([run], launcher, said.append) == 1
     assert re.search(r"failed: base seed 0: Slurm job \d+, FINISHED: ", said[-2])
 
 
 def test_a_run_at_its_time_limit_is_saved_and_queued_again(tmp_path):
     run = run_of(tmp_path, "base", SAVE_WHEN_TOLD)
-    task = launchers.Task(run.command, str(run.log))
+    task = Task(run.command, str(run.log))
     queued = []
 
     def at_the_limit(number, frame):

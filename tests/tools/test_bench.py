@@ -13,7 +13,11 @@ from support.configs import experiment
 from transformer import config
 from transformer.ids import EOS, PAD
 from transformer.nn.hardware import Hardware
-from transformer.tools import bench, datasheets
+from transformer.tools import datasheets
+from transformer.tools.bench import clock, loop, memory, peaks, startup
+from transformer.tools.bench.made_up import ragged_sentences
+from transformer.tools.bench.profile import costliest
+from transformer.tools.bench.table import bench
 
 
 @pytest.fixture
@@ -28,7 +32,7 @@ def tiny() -> config.Config:
 
 
 def test_sentences_are_ragged_and_end_once():
-    ids = bench.ragged_sentences(50, 9, 100)
+    ids = ragged_sentences(50, 9, 100)
     lengths = (ids != PAD).sum(1)
     assert lengths.max() == 9 and lengths.min() >= 5 and len(set(lengths)) > 2
     assert ((ids == EOS).sum(1) == 1).all()
@@ -36,14 +40,14 @@ def test_sentences_are_ragged_and_end_once():
 
 
 def test_training_is_counted_and_written_down(tiny, tmp_path):
-    said: list[str] = []
+    logged: list[str] = []
     path = tmp_path / "bench.json"
-    rows = bench.bench(
-        tiny, [], "train", tokens=64, length=8, rounds=2, output=path, say=said.append
+    rows = bench(
+        tiny, [], "train", tokens=64, length=8, rounds=2, output=path, log=logged.append
     )
     assert rows["batch"] == "8 x 8"
     assert rows["operations a step, traced"] == rows["operations a step, by formula"]
-    real = (bench.ragged_sentences(8, 8, 50) != PAD).sum()
+    real = (ragged_sentences(8, 8, 50) != PAD).sum()
     seconds = rows["step, s (median)"]
     assert rows["real target tokens/s"] == pytest.approx(real / seconds)
     assert rows["target slots/s"] == pytest.approx(64 / seconds)
@@ -51,13 +55,13 @@ def test_training_is_counted_and_written_down(tiny, tmp_path):
     written = json.loads(path.read_text())
     assert written.pop("machine")["versions"]["jax"] == jax.__version__
     assert written == rows
-    assert len(said) == len(rows)
+    assert len(logged) == len(rows)
     assert rows["steps between two waits"] == 1  # on a CPU
 
 
 @pytest.mark.parametrize("what, beam", [("greedy", 1), ("beam", 4)])
 def test_a_search_goes_to_the_limit_with_every_beam(tiny, what, beam):
-    rows = bench.bench(tiny, [], what, length=8, rounds=1, say=lambda line: None)
+    rows = bench(tiny, [], what, length=8, rounds=1, log=lambda line: None)
     assert (rows["sentences"], rows["tokens a sentence"], rows["beam"]) == (8, 8, beam)
     assert rows["sentences/s"] == pytest.approx(8 / rows["batch, s (median)"])
 
@@ -65,38 +69,38 @@ def test_a_search_goes_to_the_limit_with_every_beam(tiny, what, beam):
 def test_a_round_is_as_many_calls_as_fill_it_and_waits_once(monkeypatch):
     now: list[float] = [0.0]
     waits: list[float] = []
-    monkeypatch.setattr(bench.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(bench.jax, "block_until_ready", waits.append)
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(clock.jax, "block_until_ready", waits.append)
 
     def work():
         now[0] += 0.125
         return now[0]
 
-    assert bench._calls(work, 0.5) == 4  # tried 1, 2 and 4
+    assert clock._calls(work, 0.5) == 4  # tried 1, 2 and 4
     assert waits == [0.125, 0.375, 0.875]
-    assert bench._calls(work, 0.0) == 1 and len(waits) == 3
-    assert bench._times(2, work, 3) == [0.125, 0.125]
+    assert clock._calls(work, 0.0) == 1 and len(waits) == 3
+    assert clock.times(2, work, 3) == [0.125, 0.125]
     assert waits[3:] == [1.25, 1.625]
 
 
 def test_the_peak_is_that_of_all_products_of_a_program(monkeypatch):
-    monkeypatch.setattr(bench, "_times", lambda *_: [4.0, 2.0, 3.0])
-    monkeypatch.setattr(bench, "_calls", lambda *_: 1)
-    assert bench.matrix_peak("float32", 8, 5) == 2 * 8**3 * 5 / 2.0
+    monkeypatch.setattr(clock, "times", lambda *_: [4.0, 2.0, 3.0])
+    monkeypatch.setattr(clock, "_calls", lambda *_: 1)
+    assert peaks.matrix_peak("float32", 8, 5) == 2 * 8**3 * 5 / 2.0
 
 
 def test_the_datasheet_s_peak_stands_beside_the_measured_one(monkeypatch):
     class H200:
         device_kind = "NVIDIA H200"
 
-    monkeypatch.setattr(bench.jax, "devices", lambda: [H200])
-    monkeypatch.setattr(bench, "matrix_peak", lambda *_: 600e12)
-    monkeypatch.setattr(bench.hardware, "here", lambda: Hardware("cuda", (9, 0)))
-    rows = bench._peaks("bfloat16", 300e12)
+    monkeypatch.setattr(peaks.jax, "devices", lambda: [H200])
+    monkeypatch.setattr(peaks, "matrix_peak", lambda *_: 600e12)
+    monkeypatch.setattr(peaks.hardware, "here", lambda: Hardware("cuda", (9, 0)))
+    rows = peaks.peaks("bfloat16", 300e12)
     assert "operations/s of a 8192 matrix product" in rows
     assert rows["share of that"] == 0.5
     assert rows["share of the datasheet's"] == pytest.approx(300 / 989)
-    assert "operations/s in the datasheet" not in bench._peaks("float32", 1e12)
+    assert "operations/s in the datasheet" not in peaks.peaks("float32", 1e12)
 
 
 def test_datasheets_are_found_by_every_name():
@@ -114,24 +118,24 @@ def test_a_device_s_memory_is_told_where_the_device_tells(monkeypatch):
         def memory_stats(self):
             return {"peak_bytes_in_use": 3e9, "bytes_limit": 8e9, "num_allocs": 5}
 
-    assert bench._device_memory() == {}  # a CPU
-    monkeypatch.setattr(bench.jax, "devices", lambda: [Device()])
-    assert list(bench._device_memory().values()) == [3000, 8000]
+    assert memory.device_memory() == {}  # a CPU
+    monkeypatch.setattr(memory.jax, "devices", lambda: [Device()])
+    assert list(memory.device_memory().values()) == [3000, 8000]
 
 
 def test_the_loop_is_that_of_training_and_its_shares_add_up(monkeypatch, capfd):
-    monkeypatch.setattr(bench, "_LOOP_ROUND", 0.05)
+    monkeypatch.setattr(loop, "_LOOP_ROUND", 0.05)
     values: ConfigDict = experiment("number_words")
     values.data.train_pairs = 2000
     values.batch.shapes = 1
     values.train.steps = 1  # the loop is measured for as long as it takes
     values.model.update({"layers": 1, "d_model": 16, "d_ff": 32, "d_k": 8, "d_v": 8})
-    rows = bench.bench(config.resolve(values), [], "loop", rounds=2, say=lambda _: None)
+    rows = bench(config.resolve(values), [], "loop", rounds=2, log=lambda _: None)
     assert rows["steps"] >= 2 and rows["steps left out, of new shapes"] >= 1
     assert rows["step, s (least)"] * rows["steps"] > 2 * 0.05 / 2
-    loop, bare = rows["step, s (most)"], rows["step without the loop, s"]
+    whole, bare = rows["step, s (most)"], rows["step without the loop, s"]
     busy = rows["share of the loop's time in such steps"]
-    assert busy >= bare / loop
+    assert busy >= bare / whole
     waited = rows["share in which the loop waited for a batch"]
     idle = rows["share in which the device did, at most"]
     assert idle == max(0, min(waited, 1 - busy)) and 0 < waited < 1
@@ -140,8 +144,8 @@ def test_the_loop_is_that_of_training_and_its_shares_add_up(monkeypatch, capfd):
 
 def test_a_feed_leaves_out_new_shapes_and_the_first_round(monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(bench.time, "perf_counter", lambda: now[0])
-    monkeypatch.setattr(bench, "_LOOP_ROUND", 1.0)
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(loop, "_LOOP_ROUND", 1.0)
     widths = [4, 4, 4, 6, 6, 4, 4, 6, 4, 4]
 
     def prefetch(plan, start, stop):
@@ -150,10 +154,10 @@ def test_a_feed_leaves_out_new_shapes_and_the_first_round(monkeypatch):
             ids = np.full((3, width), step + 4, np.int32)
             yield step, [{"source": ids, "target": ids}]
 
-    monkeypatch.setattr(bench.batches, "prefetch", prefetch)
-    feed: Any = bench._Feed(rounds=2)
+    monkeypatch.setattr(loop.batches, "prefetch", prefetch)
+    feed: Any = loop._Feed(rounds=2)
     taken = []
-    with pytest.raises(bench._Enough):
+    with pytest.raises(loop._Enough):
         for step, _ in feed(None, 0, 99):
             now[0] += 8.0 if step in (0, 3) else 0.375  # the new ones are compiled
             taken.append(step)
@@ -173,8 +177,8 @@ def test_a_start_is_a_process_of_its_own_that_stops_after_a_step(monkeypatch):
         commands.append(command)
         return 2.0 + len(commands)
 
-    monkeypatch.setattr(bench, "_until_first_step", start)
-    seconds = bench._startup(["--config=x.py", "--config.seed=3"], rounds=3)
+    monkeypatch.setattr(startup, "_until_first_step", start)
+    seconds = startup.measure_startup(["--config=x.py", "--config.seed=3"], rounds=3)
     # The first start prepares the data and fills the cache; it does not count.
     assert seconds["start to first step, s (median)"] == 5.0
     workdirs = [re.findall(r"--workdir=(\S+)", " ".join(c)) for c in commands]
@@ -197,20 +201,20 @@ def test_the_costliest_operations_are_added_up_and_named():
     program = """
       %dot.1 = f32[2]{0} dot(%a, %b), metadata={op_name="jit(step)/layers/dot"}
       %add.3 = f32[2]{0} add(%a, %b)"""
-    assert bench.costliest(events, program) == [
+    assert costliest(events, program) == [
         (5.5, 2, "dot.1  jit(step)/layers/dot"),
         (1.0, 1, "add.3"),
     ]
-    assert len(bench.costliest(events, program, count=1)) == 1
+    assert len(costliest(events, program, count=1)) == 1
 
 
 def test_a_profile_is_written_and_its_costs_are_printed(tiny, tmp_path):
-    said: list[str] = []
-    rows = bench.bench(
-        tiny, [], "greedy", length=8, rounds=1, profile=tmp_path, say=said.append
+    logged: list[str] = []
+    rows = bench(
+        tiny, [], "greedy", length=8, rounds=1, profile=tmp_path, log=logged.append
     )
     assert any(tmp_path.rglob("perfetto_trace.json.gz"))
-    printed = said[len(rows) :]
+    printed = logged[len(rows) :]
     assert 1 <= len(printed) <= 10 and all(" ms " in line for line in printed)
     assert any("Transformer.step" in line for line in printed)
 
@@ -219,9 +223,7 @@ def test_input_is_measured_on_the_run_s_own_batches():
     values: ConfigDict = experiment("number_words")
     values.data.train_pairs = 2000
     values.model.update({"layers": 1, "d_model": 16, "d_ff": 32, "d_k": 8, "d_v": 8})
-    rows = bench.bench(
-        config.resolve(values), [], "input", rounds=1, say=lambda _: None
-    )
+    rows = bench(config.resolve(values), [], "input", rounds=1, log=lambda _: None)
     assert rows["batches"] == 200 and rows["batches/s"] > 0
     ready = rows["batches/s"] / rows["steps/s"]
     assert rows["batches ready when a step ends"] == pytest.approx(ready)
@@ -231,4 +233,4 @@ def test_input_is_measured_on_the_run_s_own_batches():
 @pytest.mark.parametrize("what", ["loop", "input", "startup"])
 def test_a_trace_of_what_no_device_does_is_an_error(tiny, what, tmp_path):
     with pytest.raises(config.UserError, match="--profile: expected --what=train"):
-        bench.bench(tiny, [], what, profile=tmp_path)
+        bench(tiny, [], what, profile=tmp_path)

@@ -21,8 +21,12 @@ from transformer.data.batches import Batches
 from transformer.nn.hardware import Hardware
 from transformer.parallel import sizes
 from transformer.prepare import prepare
-from transformer.tools import flops, plan, targets, traces
-from transformer.tools.plan import Counts, Program, Work
+from transformer.tools import flops, targets, traces
+from transformer.tools.plan import table, tpu
+from transformer.tools.plan.table import plan
+from transformer.tools.plan.tpu import Counts, Program
+from transformer.tools.plan.work import TRACES, Work, work_of
+from transformer.tools.traces import Case
 
 needs_libtpu = pytest.mark.skipif(
     not targets.has_compiler(), reason="libtpu is not here: pip install -e '.[tpu]'"
@@ -50,8 +54,8 @@ def silent(line: str) -> None:
 
 def test_a_step_takes_the_longer_of_its_products_and_its_memory():
     # A v5e multiplies 197e12 a second and moves 819e9 bytes.
-    assert plan.bound(V5E, 9.47e12, 160e9) == (160e9 / 819e9, "memory")
-    assert plan.bound(V5E, 9.47e12, 30e9) == (9.47e12 / 197e12, "operations")
+    assert tpu.bound(V5E, 9.47e12, 160e9) == (160e9 / 819e9, "memory")
+    assert tpu.bound(V5E, 9.47e12, 30e9) == (9.47e12 / 197e12, "operations")
 
 
 def fake_program(shape, operations: float, moved: float) -> Program:
@@ -63,20 +67,20 @@ def test_the_bound_of_a_run_is_the_mean_over_its_shapes(monkeypatch):
     short, long = (96, 8, 8), (24, 32, 32)
     costs = {short: (197e12, 1e9), long: (197e12, 3 * 819e9)}  # 1 s and 3 s
     work = Work((30, 30), {short: 0.75, long: 0.25}, 32, 2, "of the data")
-    monkeypatch.setattr(plan, "work_of", lambda *given: work)
+    monkeypatch.setattr(table, "work_of", lambda *given: work)
     monkeypatch.setattr(targets, "devices", lambda name: jax.devices()[:1])
-    monkeypatch.setitem(plan.TRACES, "train", lambda *given: None)
+    monkeypatch.setitem(TRACES, "train", lambda *given: None)
     monkeypatch.setattr(
-        plan, "compiled", lambda kind, shape, _: fake_program(shape, *costs[shape])
+        tpu, "compiled", lambda kind, shape, _: fake_program(shape, *costs[shape])
     )
     c = numbers(train__steps=7200)
-    rows = plan.plan(c, "v5e-1", "train", every=True, say=silent)
+    rows = plan(c, "v5e-1", "train", every=True, log=silent)
     assert rows["a step takes at least, s (a bound, not measured)"] == 0.75 + 0.25 * 3
     assert rows["7,200 steps take at least, h (a bound, not measured)"] == 2 * 1.5
     assert rows["compilation of 2 train steps in a row here, s"] == 2 * 50
     assert [p["memory"] for p in rows["programs"]] == [1 + 2 + 3 + 4] * 2
     # Both sides have 768 slots a batch: the largest is the one of the most rows.
-    rows = plan.plan(c, "v5e-1", "train", say=silent)
+    rows = plan(c, "v5e-1", "train", log=silent)
     assert rows["largest batch, rows x source x target"][:10] == "96 x 8 x 8"
     assert rows["a step takes at least, s (a bound, not measured)"] == 1
     assert rows["compilation of 2 train steps in a row here, s"] == 2 * 50
@@ -87,7 +91,7 @@ def test_the_work_is_that_of_the_data_where_they_are_known(tmp_path):
     prepared = prepare(c, tmp_path)
     batches = Batches(prepared.corpora["train"], c.batch, c.seed)
     expected = {(2 * rows, s, t) for rows, s, t in batches.shapes}
-    generated = plan.work_of(c, None, silent)
+    generated = work_of(c, None, silent)
     assert generated.origin == "of the data"
     assert set(generated.shapes) == expected
     assert sum(generated.shapes.values()) == pytest.approx(1)
@@ -95,19 +99,19 @@ def test_the_work_is_that_of_the_data_where_they_are_known(tmp_path):
     assert generated.longest == max(max(s, t) for _, s, t in expected)
     assert generated.sizes == (prepared.vocabulary.source.size,) * 2
     found = dataclasses.replace(c.data, prepared=str(tmp_path / "corpus"))
-    assert plan.work_of(dataclasses.replace(c, data=found), None, silent) == generated
+    assert work_of(dataclasses.replace(c, data=found), None, silent) == generated
 
 
 def test_the_work_is_assumed_where_the_data_are_not_known():
-    assumed = plan.work_of(base(), None, silent)
+    assumed = work_of(base(), None, silent)
     assert assumed.shapes == {(776, 32, 32): 1} and assumed.sizes == (37_000, 37_000)
     assert assumed.programs == 12  # batch.shapes
     assert assumed.origin == "assumed: the data are not prepared"
-    given = plan.work_of(base(), 100, silent)
+    given = work_of(base(), 100, silent)
     assert (given.shapes, given.origin) == ({(248, 100, 100): 1}, "given")
     unknown = base(**{"tokenizer.vocab_size": 0})
     with pytest.raises(UserError, match="expected model.vocab_size"):
-        plan.work_of(unknown, None, silent)
+        work_of(unknown, None, silent)
 
 
 def error(capsys, *arguments: str) -> str:
@@ -130,7 +134,7 @@ def test_mistakes_are_told_in_one_line(capsys, monkeypatch):
 
 
 def test_for_cuda_programs_are_lowered_and_the_rest_is_left_open():
-    rows = plan.plan(numbers(), "cuda", "evaluate", length=32, say=silent)
+    rows = plan(numbers(), "cuda", "evaluate", length=32, log=silent)
     assert rows["older"].startswith("float32 x float32 -> float32")
     assert rows["older"].endswith("evaluate lowered")
     newer = rows["compute capability 8.0 or newer"]
@@ -150,8 +154,8 @@ def test_for_cuda_programs_are_lowered_and_the_rest_is_left_open():
 def test_the_train_step_of_number_words_on_a_tpu(target, count):
     shape = (64, 32, 32)
     c = sizes.follow(numbers(), Hardware("tpu"), int(V5E.memory), 300)
-    traced = traces.train_step(c, (300, 300), shape, targets.devices(target))
-    found = plan.compiled("train", shape, traced)
+    traced = traces.train_step(Case(c, (300, 300), shape, targets.devices(target)))
+    found = tpu.compiled("train", shape, traced)
     assert found.counts is not None
     formula = flops.train_step(c.model, *shape, 300)
     # The kernel's backward pass makes the scores again, Q K^T.
@@ -205,7 +209,7 @@ def test_two_plans_at_once_load_the_compiler_and_say_nothing():
 @pytest.mark.slow
 def test_base_fits_on_one_chip():
     """Three minutes; figures of the whole table in the documentation."""
-    rows = plan.plan(base(), "v5e-1", "train", say=silent)
+    rows = plan(base(), "v5e-1", "train", log=silent)
     assert rows["fits"].startswith("yes: ")
     (program,) = rows["programs"]
     formula = rows["largest step, 10^12 operations by formula"]

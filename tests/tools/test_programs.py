@@ -10,7 +10,10 @@ from support.configs import experiment
 
 from transformer import config
 from transformer.models.transformer import make_model
-from transformer.tools import bench, flops, hlo
+from transformer.tools import flops, hlo
+from transformer.tools.bench.made_up import ragged_sentences
+from transformer.tools.bench.searching import Searcher
+from transformer.tools.bench.training import Stepper
 
 VOCABULARY, ROWS, LENGTH = 3000, 16, 16
 BEAMS = 4
@@ -30,8 +33,8 @@ def settings(**loss: Any) -> config.Config:
 def train_step(block: int) -> Any:
     c = settings(block=block)
     model = make_model(c.model, VOCABULARY, VOCABULARY)
-    ids = bench.ragged_sentences(ROWS, LENGTH, VOCABULARY)
-    return bench.Stepper(c, model, {"source": ids, "target": ids}).compiled
+    ids = ragged_sentences(ROWS, LENGTH, VOCABULARY)
+    return Stepper(c, model, {"source": ids, "target": ids}).compiled
 
 
 # ---- reading a program ---------------------------------------------------------------
@@ -263,8 +266,8 @@ def test_a_search_never_moves_its_cache():
     c = settings()
     it = config.transformer(c.model)
     model = make_model(it, VOCABULARY, VOCABULARY)
-    source = bench.ragged_sentences(ROWS, 2 * LENGTH, VOCABULARY)
-    program = bench.Searcher(c, model, source, BEAMS).compiled.as_text()
+    source = ragged_sentences(ROWS, 2 * LENGTH, VOCABULARY)
+    program = Searcher(c, model, source, BEAMS).compiled.as_text()
     assert program
     # Two blocks of 16 positions; products read them one by one, never joined.
     cache = ROWS * it.heads * LENGTH * BEAMS * it.d_k

@@ -282,7 +282,7 @@ def _operations_figure() -> str:
         label = f"{name}: {law} (paper {_printed(row.operations)})"
         lines[label] = _TIMED_LENGTHS, counts(name)
     title = f"Operations per layer, d = {_WIDTH}, k = r = {_REACH}"
-    return plots.powers(title, "positions n", "operations", lines)
+    return plots.powers(title, "positions n", "operations", lines).svg()
 
 
 def _time_figure() -> str:
@@ -291,4 +291,4 @@ def _time_figure() -> str:
         for name, found in _times().items()
     }
     title = f"Time of a layer, d = {_TIMED_WIDTH}, k = r = {_REACH}"
-    return plots.powers(title, "positions n", "milliseconds", lines)
+    return plots.powers(title, "positions n", "milliseconds", lines).svg()

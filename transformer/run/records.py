@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import functools
 import importlib.metadata
@@ -10,6 +9,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
@@ -21,6 +21,7 @@ import transformer
 from transformer import config
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+_LIBRARIES = re.compile(r"nvidia-|jax-cuda|jax-rocm|libtpu", re.IGNORECASE)
 
 
 def announce(text: str) -> None:
@@ -290,6 +291,7 @@ def write_run_record(
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     path = workdir / "record.json"
     started = json.loads(path.read_bytes())["started"] if path.exists() else now
+    here = machine()
     write_json(
         path,
         {
@@ -302,21 +304,29 @@ def write_run_record(
             "started": started,
             "ended": now if ended else None,
             "sizes": dict(sizes),
-            "versions": versions(),
+            "versions": here.pop("versions"),
             "devices": _devices(),
-            "machine": machine(settings.model.dtype),
+            "machine": {"operands": _operands(settings.model.dtype), **here},
             "git_revision": _git_revision(),
         },
     )
 
 
+@functools.cache
 def versions() -> dict[str, str]:
-    """Return the versions of Python, of this package and of those that compute."""
-    return {
+    """Return the versions of Python, of this package and of those that compute.
+
+    For an accelerator its libraries are among them: CUDA, cuDNN, libtpu.
+    """
+    found = {
         "python": platform.python_version(),
         "transformer": transformer.__version__,
         **{name: importlib.metadata.version(name) for name in _PACKAGES},
     }
+    for one in importlib.metadata.distributions():
+        if _LIBRARIES.match(one.name):
+            found[one.name] = one.version
+    return found
 
 
 def _devices() -> list[str]:
@@ -325,14 +335,12 @@ def _devices() -> list[str]:
     return [f"{device.platform}: {device.device_kind}" for device in jax.devices()]
 
 
-def machine(dtype: str) -> dict[str, Any]:
-    """Return what beside devices and versions decides the last digits of numbers.
-
-    Args:
-      dtype: ``model.dtype``.
+def machine() -> dict[str, Any]:
+    """Return what beside the program decides its speed and the last digits of numbers.
 
     Returns:
-      By name; None for what is not there, as a driver without a GPU.
+      By name: all devices, the versions of what computes, the driver of a GPU (None
+      without one), the flags that XLA and libtpu were given, the CPU.
     """
     import jax
 
@@ -340,26 +348,27 @@ def machine(dtype: str) -> dict[str, Any]:
 
     device = jax.local_devices()[0]
     return {
-        "operands": hardware.of(device).operands(dtype),
-        "platform_version": device.client.platform_version,
+        "devices": [one.device_kind for one in jax.devices()],
+        "platform": device.client.platform_version,
         "compute_capability": getattr(device, "compute_capability", None),
-        "nvidia_driver": hardware.nvidia_driver(),
-        "cuda_runtime": _installed("nvidia-cuda-runtime-cu12", "nvidia-cuda-runtime"),
-        "cudnn": _installed("nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
-        "libtpu": _installed("libtpu"),
-        "xla_flags": os.environ.get("XLA_FLAGS"),
-        "libtpu_init_args": os.environ.get("LIBTPU_INIT_ARGS"),
+        "driver": hardware.nvidia_driver(),
         "cpu": hardware.describe_cpu(),
+        "versions": versions(),
+        "flags": {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(("XLA_", "LIBTPU_"))
+        },
     }
 
 
-def _installed(*names: str) -> str | None:
-    """Return those packages that are installed as "NAME VERSION, ...", or None."""
-    found = []
-    for name in names:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found.append(f"{name} {importlib.metadata.version(name)}")
-    return ", ".join(found) or None
+def _operands(dtype: str) -> str:
+    """Return what the products of a model of this dtype take on this device."""
+    import jax
+
+    from transformer.nn import hardware
+
+    return hardware.of(jax.local_devices()[0]).operands(dtype)
 
 
 def _git_revision() -> str | None:

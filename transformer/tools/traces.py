@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
 from transformer import config, evaluate, parallel, translate
 from transformer.config import Config
@@ -28,69 +28,61 @@ from transformer.nn.attention import Mask
 from transformer.nn.hardware import Hardware, arranged, of
 from transformer.train import compile_step, init_state
 
-Sizes = tuple[int, int]  # rows of the source's and of the target's table
 
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What a program is traced for.
 
-def train_step(
-    settings: Config,
-    sizes: Sizes,
-    shape: Shape,
-    devices: Sequence[jax.Device],
-    hardware: Hardware | None = None,
-) -> jax.stages.Traced:
-    """Trace the train step of ``jit``; a step of several batches as one of all rows.
-
-    Args:
+    Attributes:
       settings: the configuration.
-      sizes: of the vocabularies.
-      shape: (R, S, T) of the global batch.
-      devices: that ``settings.parallel`` arranges.
-      hardware: that the program is traced for, None = the devices.
+      sizes: rows of the source's and of the target's table.
+      shape: (R, S, T) of the global batch; for a search R sentences of all devices, at
+        most S tokens each, of a translation T.
+      devices: that ``settings.parallel`` arranges; for a search those that share the
+        sentences.
+      hardware: that the program is for, None = that of the devices.
     """
-    settings = _of_jit(settings)
-    mesh = parallel.make_mesh(settings.parallel, devices)
-    model = _model(settings, sizes, hardware or of(devices[0]))
+
+    settings: Config
+    sizes: tuple[int, int]
+    shape: Shape
+    devices: Sequence[jax.Device]
+    hardware: Hardware | None = None
+
+    def mesh(self) -> Mesh:
+        """Return the mesh of the devices."""
+        return parallel.make_mesh(self.settings.parallel, self.devices)
+
+    def model(self) -> Transformer:
+        """Return the model, as it computes on the hardware."""
+        spread = self.settings.parallel
+        hardware = arranged(self.hardware or of(self.devices[0]), spread.tensor)
+        return make_model(self.settings.model, *self.sizes, spread.remat, hardware)
+
+
+def train_step(case: Case) -> jax.stages.Traced:
+    """Trace the train step of ``jit``; a step of several batches as one of all rows."""
+    case = _of_jit(case)
+    settings, mesh, model = case.settings, case.mesh(), case.model()
     draw = functools.partial(init_state, settings, model)
     state = parallel.placed(mesh, jax.eval_shape(draw))
     step: Any = compile_step(settings, model, mesh, state)
-    return step.trace(state, _batch(shape, NamedSharding(mesh, parallel.BY_ROWS)))
+    return step.trace(state, _batch(case.shape, mesh))
 
 
-def evaluation(
-    settings: Config,
-    sizes: Sizes,
-    shape: Shape,
-    devices: Sequence[jax.Device],
-    hardware: Hardware | None = None,
-) -> jax.stages.Traced:
-    """Trace the sums of ``evaluate.batch_sums``; arguments as of ``train_step``."""
-    settings = _of_jit(settings)
-    mesh = parallel.make_mesh(settings.parallel, devices)
-    model = _model(settings, sizes, hardware or of(devices[0]))
+def evaluation(case: Case) -> jax.stages.Traced:
+    """Trace the sums of ``evaluate.batch_sums``."""
+    case = _of_jit(case)
+    mesh, model = case.mesh(), case.model()
     params = parallel.placed(mesh, abstract_params(model))
-    batch = _batch(shape, NamedSharding(mesh, parallel.BY_ROWS))
-    return evaluate.mesh_sums.trace(settings, model, mesh, params, batch)
+    batch = _batch(case.shape, mesh)
+    return evaluate.mesh_sums.trace(case.settings, model, mesh, params, batch)
 
 
-def search(
-    settings: Config,
-    sizes: Sizes,
-    shape: Shape,
-    devices: Sequence[jax.Device],
-    hardware: Hardware | None = None,
-) -> jax.stages.Traced:
-    """Trace the configured search of translations.
-
-    Args:
-      settings: the configuration.
-      sizes: of the vocabularies.
-      shape: R sentences of all devices, at most S tokens each, of a translation T.
-      devices: that share the sentences.
-      hardware: that the program is traced for, None = the devices.
-    """
-    how, (rows, source, target) = settings.decode, shape
-    model = _model(settings, sizes, hardware or of(devices[0]))
-    mesh = parallel.copies(devices)
+def search(case: Case) -> jax.stages.Traced:
+    """Trace the configured search of translations."""
+    decoding, (rows, source, target) = case.settings.decode, case.shape
+    model, mesh = case.model(), parallel.copies(case.devices)
     by_rows, whole = (
         NamedSharding(mesh, place) for place in (parallel.BY_ROWS, parallel.WHOLE)
     )
@@ -99,7 +91,7 @@ def search(
         jax.eval_shape(lambda p: search_variables(model, p), abstract_params(model)),
     )
     return translate.search.trace(
-        translate.Search(how.beam, how.alpha, how.length_penalty),
+        translate.Search(decoding.beam, decoding.alpha, decoding.length_penalty),
         model,
         mesh,
         target,
@@ -141,19 +133,17 @@ def compile_anew(traced: jax.stages.Traced) -> Any:
         jax.config.update(name, before)
 
 
-def _of_jit(settings: Config) -> Config:
-    spread = dataclasses.replace(settings.parallel, how="jit")
-    batch = dataclasses.replace(settings.batch, lengths=1)
-    return dataclasses.replace(settings, parallel=spread, batch=batch)
+def _of_jit(case: Case) -> Case:
+    """Return the case as one program of one batch a step."""
+    spread = dataclasses.replace(case.settings.parallel, how="jit")
+    batch = dataclasses.replace(case.settings.batch, lengths=1)
+    settings = dataclasses.replace(case.settings, parallel=spread, batch=batch)
+    return dataclasses.replace(case, settings=settings)
 
 
-def _model(settings: Config, sizes: Sizes, hardware: Hardware) -> Transformer:
-    kind = arranged(hardware, settings.parallel.tensor)
-    return make_model(settings.model, *sizes, settings.parallel.remat, kind)
-
-
-def _batch(shape: Shape, place: NamedSharding) -> dict[str, jax.ShapeDtypeStruct]:
-    rows, source, target = shape
+def _batch(shape: Shape, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return a batch of ids, source (R, S) and target (R, T), sharded by rows."""
+    (rows, source, target), place = shape, NamedSharding(mesh, parallel.BY_ROWS)
     return {
         name: jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=place)
         for name, length in (("source", source), ("target", target))

@@ -19,7 +19,9 @@ from transformer.config import UserError
 
 def run(values: flags.FlagValues) -> int:
     """Run the command with the values of its flags; return the exit code."""
-    from transformer.tools import ablate, launchers
+    from transformer.tools.ablate import launchers, watch
+    from transformer.tools.ablate.runs import commands
+    from transformer.tools.ablate.slurm import Slurm
 
     slurm = _slurm_options(values)
     if slurm and values.launcher != "slurm":
@@ -30,21 +32,21 @@ def run(values: flags.FlagValues) -> int:
     workdir = Path(values.workdir)
     runs = _planned(values, workdir)
     if values.dry_run:
-        for line in ablate.commands(runs):
+        for line in commands(runs):
             print(line)
         return 0
     writable(workdir)
     launcher: launchers.Launcher
     if values.launcher == "slurm":
-        launcher = launchers.Slurm(workdir / "slurm", slurm, values.jobs)
+        launcher = Slurm(workdir / "slurm", slurm, values.jobs)
     else:
         launcher = launchers.Local(runs[0].settings.device, values.jobs)
-    return ablate.ablate(runs, launcher)
+    return watch.ablate(runs, launcher)
 
 
 def _planned(values: flags.FlagValues, workdir: Path) -> list[Any]:
     """Return the runs of an ablation, every one resolved."""
-    from transformer.tools import ablate
+    from transformer.tools.ablate import runs
 
     file, options = ablated_file(values)
     overrides = override_arguments(values["config"])
@@ -58,8 +60,8 @@ def _planned(values: flags.FlagValues, workdir: Path) -> list[Any]:
         argument = ",".join([row, *options])
         return [f"--config={file}:{argument}", *overrides, f"--config.seed={seed}"]
 
-    return ablate.plan(
-        ablate.choose(values.rows, row_names(file)),
+    return runs.plan(
+        runs.choose(values.rows, row_names(file)),
         values.seeds,
         workdir,
         config.resolve(values.config),

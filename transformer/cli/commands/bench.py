@@ -17,7 +17,7 @@ def run(values: flags.FlagValues) -> int:
     """Run the command with the values of its flags; return the exit code."""
     settings = config.resolve(values.config)
     start_devices(settings.device)
-    from transformer.tools.bench import bench
+    from transformer.tools.bench.table import bench
 
     flag = values["config"]
     bench(

@@ -29,7 +29,7 @@ def run(values: flags.FlagValues) -> int:
     if values.target is None:
         return _plan_meshes(settings, values)
     start_devices("cpu")
-    from transformer.tools.plan import plan
+    from transformer.tools.plan.table import plan
 
     plan(
         settings,
@@ -46,12 +46,12 @@ def run(values: flags.FlagValues) -> int:
 
 def _plan_meshes(settings: Config, values: flags.FlagValues) -> int:
     from transformer import parallel
-    from transformer.tools import meshes
+    from transformer.tools.meshes.table import table
 
     count = 8 if values.simulate is None else values.simulate
     devices = parallel.simulate(count) if count else []
     tokens, length = values.tokens or settings.batch.tokens, values.length or 32
-    found = meshes.table(settings, tokens, length, devices, _progress)
+    found = table(settings, tokens, length, devices, _progress)
     write(values.output, markdown(found))
     return 0
 

@@ -73,9 +73,9 @@ def _show_statistics(values: flags.FlagValues, workdir: Path) -> str | bytes:
         if values.translations is not None:
             targets = files.enter_context(reading(values.translations))
         start_devices(values.device)
-        from transformer.pictures import heads
+        from transformer.pictures import head_statistics
 
-        return heads.show_statistics(workdir, form, sources, targets, step=values.step)
+        return head_statistics.show(workdir, form, sources, targets, step=values.step)
 
 
 COMMAND = Command(

@@ -1,0 +1,51 @@
+"""Table 1, measured: what a layer costs, how serial it is, how far it reaches.
+
+Nothing here is computed from a formula of the paper's; its formulas stand beside what
+is counted. Source: section 4 and Table 1.
+"""
+
+from transformer.paper.complexity.counts import (
+    longest_chain,
+    operations,
+    sequential_operations,
+    whole_operations,
+)
+from transformer.paper.complexity.laws import (
+    Law,
+    fit,
+    operations_law,
+    path_law,
+    sequential_law,
+)
+from transformer.paper.complexity.layers import (
+    ROWS,
+    Sizes,
+    convolution,
+    recurrent,
+    restricted_self_attention,
+    self_attention,
+)
+from transformer.paper.complexity.paths import PATHS, dependence, path_length
+from transformer.paper.complexity.timing import seconds
+
+__all__ = [
+    "PATHS",
+    "ROWS",
+    "Law",
+    "Sizes",
+    "convolution",
+    "dependence",
+    "fit",
+    "longest_chain",
+    "operations",
+    "operations_law",
+    "path_law",
+    "path_length",
+    "recurrent",
+    "restricted_self_attention",
+    "seconds",
+    "self_attention",
+    "sequential_law",
+    "sequential_operations",
+    "whole_operations",
+]

@@ -1,0 +1,139 @@
+"""Maximum path lengths in stacks of layers, read from the zeros of Jacobians.
+
+They are the number of layers, for a recurrent layer of time steps, until every output
+depends on every input.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.paper.complexity.layers import (
+    RESTRICTED,
+    Sizes,
+    cell,
+    convolution,
+    convolution_layer,
+    draw,
+    whole_layer,
+)
+
+
+class Stack(NamedTuple):
+    """Layers upon each other, as which outputs of each depend on which inputs."""
+
+    patterns: Iterator[np.ndarray]  # (to, from), of the first layer, the second ...
+    needed: np.ndarray  # (to, from) what shall depend on what in the end
+
+
+def dependence(
+    function: Callable[[jax.Array], jax.Array], x: jax.Array | np.ndarray
+) -> np.ndarray:
+    """Find which output positions depend on which input positions.
+
+    Args:
+      function: (n, d) to (m, d).
+      x: (n, d), where the Jacobian is taken: random numbers, so that what is zero there
+        is zero everywhere.
+
+    Returns:
+      Boolean (m, n), True where any number of the Jacobian is not zero.
+    """
+    jacobian = np.asarray(jax.jit(jax.jacobian(function))(x))
+    return (jacobian != 0).any(axis=(1, 3))
+
+
+def _attention_stack(sizes: Sizes, row: str = "self-attention") -> Stack:
+    function, shapes = whole_layer(row, sizes)
+    x, *weights = draw(shapes)
+    pattern = dependence(lambda x: function(x, *weights), x)
+    return Stack(itertools.repeat(pattern), np.ones((sizes.n, sizes.n), bool))
+
+
+def _recurrent_stack(sizes: Sizes) -> Stack:
+    """Make one time step of all positions at once the layer: (inputs, states) to such.
+
+    A state needs its input and the state before, so that the way from the first input
+    to the last state leads through all n time steps.
+    """
+    n, d = sizes.n, sizes.d
+    inputs_states, into, again = draw([(2 * n, d), (d, d), (d, d)])
+
+    def step(inputs_states):
+        x, states = jnp.split(inputs_states, 2)
+        before = jnp.pad(states[:-1], ((1, 0), (0, 0)))
+        return jnp.concatenate([x, cell(before, x @ into, again)])
+
+    needed = np.zeros((2 * n, 2 * n), bool)
+    needed[n:, :n] = np.tri(n, dtype=bool)
+    return Stack(itertools.repeat(dependence(step, inputs_states)), needed)
+
+
+def _convolution_stack(sizes: Sizes, dilated: bool) -> Stack:
+    """Stack convolutions, layer i with a dilation of k^i if they are dilated."""
+    x, kernel = draw(convolution_layer(sizes)[1])
+
+    def pattern(dilation):
+        return dependence(lambda x: convolution(x, kernel, dilation), x)
+
+    patterns: Iterator[np.ndarray] = itertools.repeat(pattern(1))
+    if dilated:
+        patterns = (pattern(sizes.k**i) for i in itertools.count())
+    return Stack(patterns, np.tri(sizes.n, dtype=bool))
+
+
+class Path(NamedTuple):
+    """A maximum path length of Table 1, and the stack in which it is measured."""
+
+    powers: dict[str, float]
+    stack: Callable[[Sizes], Stack]
+
+
+PATHS = {
+    "self-attention": Path({"n": 0}, _attention_stack),
+    "recurrent": Path({"n": 1}, _recurrent_stack),
+    "convolutional, contiguous": Path(
+        {"n": 1, "k": -1}, functools.partial(_convolution_stack, dilated=False)
+    ),
+    "convolutional, dilated": Path(
+        {"log_k n": 1}, functools.partial(_convolution_stack, dilated=True)
+    ),
+    "self-attention, restricted": Path(
+        {"n": 1, "r": -1}, functools.partial(_attention_stack, row=RESTRICTED)
+    ),
+}
+
+
+@functools.cache
+def path_length(name: str, sizes: Sizes) -> int:
+    """Count layers until every output depends on every input.
+
+    Recurrent layers and the convolutions here read from left to right: of them every
+    output is to depend on every input up to its own position. A recurrent layer is
+    taken apart into its time steps. What depends on what in a layer is read from its
+    Jacobian at random numbers, in a stack from the Boolean product of its layers.
+
+    Args:
+      name: a key of ``PATHS``.
+      sizes: n, d, and k or r, which have to be greater than 1.
+
+    Returns:
+      The number of layers, or of time steps.
+
+    Raises:
+      ValueError: if no number of layers is enough.
+    """
+    patterns, needed = PATHS[name].stack(sizes)
+    reached = np.eye(len(needed), dtype=np.float32)
+    for layers, pattern in zip(range(1, sizes.n + 1), patterns, strict=False):
+        reached = (pattern @ reached > 0).astype(np.float32)
+        if reached[needed].all():
+            return layers
+    raise ValueError(f"expected a layer that reaches beyond a position, got {sizes}")

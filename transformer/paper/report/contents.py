@@ -1,0 +1,48 @@
+"""What a report holds: its title and its tables, in the order of the paper."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from transformer.paper.report.claims import against_base, claims_table, ranks
+from transformer.paper.report.results import (
+    table_2,
+    table_3,
+    unfinished_table,
+)
+from transformer.paper.report.study import Study, study_name
+from transformer.paper.runs import Run, studies
+from transformer.pictures.tables import Table
+
+
+def title(finished: Sequence[Run]) -> str:
+    """Return what a report on these runs is called."""
+    found = [study_name(study[0]) for study in studies(finished)]
+    return f"Attention Is All You Need: {', '.join(found)}"
+
+
+def tables(finished: Sequence[Run], unfinished: Sequence[Run]) -> list[Table]:
+    """Put runs beside the paper's tables, in the paper's order.
+
+    Args:
+      finished: as ``runs.find`` returns them.
+      unfinished: are listed, not counted.
+
+    Returns:
+      Tables 2 and 3 as far as there are runs of them, then what can be concluded.
+    """
+    found: list[Table] = []
+    for runs in studies(finished):
+        study = Study(runs)
+        if runs[0].table == 2:
+            found.append(table_2(study))
+        else:
+            found += [table_3(study), against_base(study), claims_table(study)]
+            found.append(ranks(study))
+    if unfinished:
+        found.append(unfinished_table(unfinished))
+    absent = sorted({2, 3, 4} - {run.table for run in finished})
+    left_out = " and ".join(f"Table {number}" for number in absent)
+    note = f"{found[0].note} Without a run here, and left out: {left_out}."
+    return [dataclasses.replace(found[0], note=note), *found[1:]]

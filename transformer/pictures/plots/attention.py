@@ -1,0 +1,151 @@
+"""What heads attend to: heat maps, and lines from words to words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from transformer.pictures.plots.picture import Picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+class HeadMap(NamedTuple):
+    """The attention weights of one head."""
+
+    title: str
+    weights: Sequence[Sequence[float]]  # (T, S)
+
+
+def head_maps(
+    title: str,
+    grid: Sequence[Sequence[HeadMap]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+) -> Picture:
+    """Draw the weights of heads as a grid of heat maps.
+
+    Args:
+      title: stands above.
+      grid: layers of heads.
+      rows: labels of the T positions that attend.
+      columns: labels of the S positions that are attended to.
+    """
+    longest = max(len(rows), len(columns))
+    side = min(max(1.5, 0.15 * longest), 3.4)  # inches of a map
+    size = min(8.0, 0.9 * 72 * side / longest)  # points of a label
+
+    def paint(figure: Figure) -> None:
+        panels = figure.subplots(
+            len(grid), len(grid[0]), sharex=True, sharey=True, squeeze=False
+        )
+        for axes, one in zip(panels.flat, sum(map(list, grid), []), strict=True):
+            axes.imshow(one.weights, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+            axes.set_title(one.title, fontsize="small")
+            axes.grid(False)
+            axes.tick_params(length=0)
+        for axes in panels[-1]:
+            axes.set_xticks(
+                range(len(columns)),
+                columns,
+                rotation=90,
+                fontsize=size,
+                parse_math=False,
+            )
+        for axes in panels[:, 0]:
+            axes.set_yticks(range(len(rows)), rows, fontsize=size, parse_math=False)
+        figure.suptitle(title)
+
+    margin = 0.08 * max(len(label) for label in [*rows, *columns]) + 0.3
+    return Picture(
+        paint, margin + side * len(grid[0]), margin + 0.5 + (side + 0.25) * len(grid)
+    )
+
+
+class HeadLines(NamedTuple):
+    """What chosen positions attend to, head by head, in one layer."""
+
+    title: str
+    chosen: Sequence[int]  # of the T positions
+    weights: Sequence[Sequence[Sequence[float]]]  # (H, T, S)
+
+
+def head_lines(
+    every: Sequence[HeadLines],
+    heads: Sequence[str],
+    rows: Sequence[str],
+    columns: Sequence[str],
+) -> Picture:
+    """Draw what words attend to, in the way of the paper's Figures 3 to 5.
+
+    Above stand the positions that attend, below those that are attended to; a line and
+    a strip of the box below have the colour of a head, the stronger the larger its
+    weight.
+
+    Args:
+      every: a panel each.
+      heads: names of the H heads.
+      rows: labels of the T positions that attend.
+      columns: labels of the S positions that are attended to.
+    """
+    letters = max(len(label) for label in [*rows, *columns])
+
+    def paint(figure: Figure) -> None:
+        panels = figure.subplots(len(every), 1, squeeze=False)[:, 0]
+        for axes, one in zip(panels, every, strict=True):
+            _paint_lines(axes, one, rows, columns)
+            above = 10 + 6 * max(map(len, rows))  # points: the labels stand there
+            axes.set_title(one.title, fontsize="medium", loc="left", pad=above)
+        for i, name in enumerate(heads):
+            panels[0].plot([], [], color=f"C{i % 10}", linewidth=4, label=name)
+        figure.legend(loc="outside lower center", ncols=min(8, len(heads)))
+
+    height = 0.9 + len(every) * (1.8 + 0.17 * letters)
+    return Picture(paint, max(5.0, 0.9 + 0.3 * max(len(rows), len(columns))), height)
+
+
+def _paint_lines(
+    axes: Axes, one: HeadLines, rows: Sequence[str], columns: Sequence[str]
+) -> None:
+    heads = len(one.weights)
+    for h, weights in enumerate(one.weights):
+        for t in one.chosen:
+            for s, weight in enumerate(weights[t]):
+                axes.plot([t, s], [1, 0], color=f"C{h % 10}", alpha=weight, linewidth=2)
+                low, high = -0.02 - 0.16 * (h + 1) / heads, -0.02 - 0.16 * h / heads
+                strip = [low, low, high, high]
+                axes.fill(
+                    [s - 0.4, s + 0.4, s + 0.4, s - 0.4],
+                    strip,
+                    color=f"C{h % 10}",
+                    alpha=weight,
+                    linewidth=0,
+                )
+    for t, label in enumerate(rows):
+        axes.text(
+            t,
+            1.03,
+            label,
+            rotation=90,
+            ha="center",
+            va="bottom",
+            fontsize="small",
+            fontweight="bold" if t in one.chosen else "normal",
+            parse_math=False,
+        )
+    for s, label in enumerate(columns):
+        axes.text(
+            s,
+            -0.21,
+            label,
+            rotation=90,
+            ha="center",
+            va="top",
+            fontsize="small",
+            parse_math=False,
+        )
+    axes.set_xlim(-0.7, max(len(rows), len(columns)) - 0.3)
+    axes.set_ylim(-0.2, 1)
+    axes.set_axis_off()

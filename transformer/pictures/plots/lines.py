@@ -1,0 +1,107 @@
+"""Lines over steps or sizes: powers, training curves, panels."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from transformer.pictures.plots.picture import OURS, PLAIN, Picture, even_ticks
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def powers(
+    title: str,
+    x_label: str,
+    y_label: str,
+    lines: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+) -> Picture:
+    """Draw measurements on logarithmic axes, where a power is a straight line.
+
+    Args:
+      title: stands above.
+      x_label: what the horizontal axis is.
+      y_label: what the vertical axis is.
+      lines: what stands in the legend, to x and y of the points.
+    """
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        for (label, (x, y)), mark in zip(
+            lines.items(), itertools.cycle("osD^vP"), strict=False
+        ):
+            axes.loglog(x, y, marker=mark, label=label)
+        axes.set(title=title, xlabel=x_label, ylabel=y_label)
+        figure.legend(loc="outside lower center")
+
+    return Picture(paint, 7, 5.5)
+
+
+def curves(
+    label: str, rows: Mapping[str, Sequence[Sequence[tuple[int, float]]]]
+) -> Picture:
+    """Draw a figure by step, a small panel a row, the first row behind all others.
+
+    Args:
+      label: what the vertical axis is; it is logarithmic.
+      rows: name to one line of (step, figure) a seed.
+    """
+    wide = min(4, len(rows))
+    high = -(-len(rows) // wide)
+    (first, behind), *_ = rows.items()
+
+    def paint(figure: Figure) -> None:
+        panels = figure.subplots(high, wide, sharex=True, sharey=True, squeeze=False)
+        for axes in panels.flat[len(rows) :]:
+            axes.set_visible(False)
+        for axes, (name, lines) in zip(panels.flat, rows.items(), strict=False):
+            for line in behind:
+                axes.plot(*zip(*line, strict=True), color=PLAIN, linewidth=1)
+            for line in lines if lines is not behind else ():
+                axes.plot(*zip(*line, strict=True), color=OURS, linewidth=1.2)
+            axes.set_title(name)
+        even_ticks(panels[0, 0], "y")
+        figure.suptitle(f"grey: {first}; a line a seed", fontsize="medium")
+        figure.supxlabel("step")
+        figure.supylabel(label)
+
+    return Picture(paint, 2.8 * wide + 0.4, 2.1 * high + 0.4)
+
+
+def panels(
+    x_label: str,
+    panels: Sequence[tuple[str, bool, Mapping[str, Sequence[tuple[float, float]]]]],
+) -> Picture:
+    """Draw figures by step, panels one above the other with one legend.
+
+    Args:
+      x_label: what the horizontal axis is.
+      panels: what the vertical axis is, whether it is logarithmic, and the points of
+        each line by what stands in the legend.
+    """
+    names = list(dict.fromkeys(name for *_, rows in panels for name in rows))
+    colours = {name: f"C{i % 10}" for i, name in enumerate(names)}
+
+    def paint(figure: Figure) -> None:
+        every = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+        for axes, (label, logarithmic, rows) in zip(every, panels, strict=True):
+            for name, at in rows.items():
+                axes.plot(*zip(*at, strict=True), color=colours[name], linewidth=1.3)
+            axes.set_ylabel(label)
+            if logarithmic:
+                even_ticks(axes, "y")
+        every[-1].set_xlabel(x_label)
+        handles = [every[0].plot([], [], color=colours[name])[0] for name in names]
+        columns = int(_CURVES_WIDTH / (0.7 + 0.09 * max(map(len, names))))
+        legend = figure.legend(
+            handles, names, loc="outside lower center", ncols=min(max(columns, 1), 4)
+        )
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+
+    return Picture(paint, _CURVES_WIDTH, 1.6 + 2.4 * len(panels))
+
+
+_CURVES_WIDTH = 7.5  # inches

@@ -1,0 +1,106 @@
+"""A picture: what is drawn on a figure of matplotlib, in the form that is asked for.
+
+In SVG text stays text, nothing is loaded from elsewhere, and what would be black has
+the colour of the text around the picture, so that a page is readable on light and on
+dark. Other files have a white ground.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+OURS, PAPER, PLAIN = "#2f86d6", "#dd7a1f", "#8a8a8a"  # stand out from both
+INK = "#010203"  # stands for the colour of the surrounding text
+_SETTINGS: Any = {  # matplotlib's type lists all its keys
+    "font.family": "DejaVu Sans",  # comes with matplotlib: measures the text
+    "svg.fonttype": "none",
+    "svg.hashsalt": "transformer",  # the same picture is the same text
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#88888844",
+    "legend.frameon": False,
+    "figure.constrained_layout.use": True,
+    **dict.fromkeys(
+        "text.color axes.edgecolor axes.labelcolor axes.titlecolor xtick.color "
+        "ytick.color".split(),
+        INK,
+    ),
+}
+FORMS = ("png", "svg", "pdf")
+_DPI = 160  # pixels an inch
+
+
+class Picture(NamedTuple):
+    """What a function draws, in the form that is asked for.
+
+    Attributes:
+      paint: draws on an empty figure.
+      width: of the figure, inches of 72 points.
+      height: of the figure.
+    """
+
+    paint: Callable[[Figure], None]
+    width: float
+    height: float
+
+    def svg(self) -> str:
+        """Return one ``<svg>`` element on a transparent ground."""
+        text = io.StringIO()
+        nothing = ("Creator", "Date", "Format", "Type")
+        self._save(text, "svg", nothing, transparent=True)
+        svg = text.getvalue()
+        svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
+        svg = re.sub(r" font-family: [^;\"]*;", "", svg)
+        return svg.replace("<svg", '<svg font-family="system-ui, sans-serif"', 1)
+
+    def file(self, form: str) -> bytes:
+        """Return the bytes of a file; ``form`` is one of ``FORMS``."""
+        if form == "svg":
+            return self.svg().encode()
+        data = io.BytesIO()
+        nothing = ("Software",) if form == "png" else ("Creator", "CreationDate")
+        self._save(data, form, nothing, dpi=_DPI)
+        return data.getvalue()
+
+    def _save(
+        self, file: IO, form: str, nothing: Sequence[str], **options: Any
+    ) -> None:
+        """Draw into a file, with nothing in the named metadata."""
+        import matplotlib
+        from matplotlib.figure import Figure
+
+        metadata: Any = dict.fromkeys(nothing)
+        with matplotlib.rc_context(_SETTINGS):
+            figure = Figure(figsize=(self.width, self.height))
+            self.paint(figure)
+            figure.savefig(file, format=form, metadata=metadata, **options)
+
+
+def even_ticks(axes: Axes, which: Literal["x", "y"]) -> None:
+    """Make an axis logarithmic, with round numbers also where it is less than 10."""
+    from matplotlib.ticker import (
+        LogFormatter,
+        MaxNLocator,
+        NullLocator,
+        ScalarFormatter,
+    )
+
+    axes.set(**{f"{which}scale": "log"})
+    axis = axes.xaxis if which == "x" else axes.yaxis
+    low, high = axis.get_view_interval()
+    if high < 20 * low:
+        axis.set_major_locator(MaxNLocator(5))
+        axis.set_minor_locator(NullLocator())
+        axis.set_major_formatter(ScalarFormatter())
+    else:
+        axis.set_major_formatter(LogFormatter())

@@ -1,0 +1,193 @@
+"""The runs of an ablation: rows of a table with several seeds, and which are finished.
+
+A run is the command ``transformer train`` in the workdir DIR/ROW/seed_K, so what holds
+for a run typed by hand holds here: it resumes where it was stopped, and its folder is
+an ordinary workdir. Its output is kept in DIR/ROW/seed_K.log.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import shlex
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from transformer import config
+from transformer.config import Config, UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """One training run of an ablation.
+
+    Attributes:
+      row: name of the row in the config file.
+      seed: ``config.seed``.
+      settings: the resolved configuration.
+      folder: of the ablation.
+      home: its ``corpus`` serves all runs of the same data and tokenizer.
+      command: the process that trains it.
+    """
+
+    row: str
+    seed: int
+    settings: Config
+    folder: Path
+    home: Path
+    command: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"{self.row} seed {self.seed}"
+
+    @property
+    def workdir(self) -> Path:
+        """Folder of the training run."""
+        return workdir_of(self.folder, self.row, self.seed)
+
+    @property
+    def log(self) -> Path:
+        """File of all that the process prints."""
+        return self.workdir.with_name(f"seed_{self.seed}.log")
+
+
+def workdir_of(folder: Path, row: str, seed: int) -> Path:
+    """Return the workdir of a run below the folder of an ablation."""
+    return folder / row / f"seed_{seed}"
+
+
+def choose(names: str, known: Sequence[str]) -> list[str]:
+    """Return the rows of ``--rows``; base comes first, asked for or not.
+
+    Args:
+      names: rows, and letters of groups (A = all rows A_...), separated by commas.
+      known: all rows of the config file, in its order.
+
+    Raises:
+      UserError: for a name that is no row, and a row that is asked for twice.
+    """
+    rows: list[str] = []
+    for name in map(str.strip, names.split(",")):
+        found = [row for row in known if row == name or row[:2] == f"{name}_"]
+        if not found:
+            raise UserError(_unknown_row(name, known))
+        twice = [row for row in found if row in rows]
+        if twice:
+            raise UserError(
+                f"--rows: expected every row once, got {twice[0]} twice in {names}; "
+                "leave one out"
+            )
+        rows += found
+    base = [row for row in known if row == "base"]
+    return base + [row for row in rows if row not in base]
+
+
+def _unknown_row(name: str, known: Sequence[str]) -> str:
+    groups = sorted({row[0] for row in known if row[1:2] == "_"})
+    letters = f", or {', '.join(groups)} for all rows of a group" if groups else ""
+    nearest = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {nearest[0]}?" if nearest else "change --rows"
+    return (
+        f"--rows: expected rows of the config file, {', '.join(known)}{letters}; got "
+        f"{name!r}; {hint}"
+    )
+
+
+def plan(
+    rows: Sequence[str],
+    seeds: int,
+    folder: Path,
+    common: Config,
+    arguments: Callable[[str, int], Sequence[str]],
+    resolve: Callable[[Sequence[str]], Config],
+) -> list[Run]:
+    """Resolve every run before the first one starts.
+
+    Args:
+      rows: of the config file.
+      seeds: of each row: 0, 1, ..., seeds - 1.
+      folder: of the ablation.
+      common: the config file without a row; runs of its data and tokenizer share
+        ``corpus`` in the folder, the seeds of another row ``corpus`` in the row's.
+      arguments: (row, seed) -> arguments of ``transformer train`` without --workdir.
+      resolve: arguments of ``transformer train`` -> configuration.
+
+    Returns:
+      The runs, the first seed of all rows before the second of any: what there is when
+      an ablation is broken off can be compared.
+
+    Raises:
+      UserError: if a configuration makes no sense, two rows are the same, or a workdir
+        belongs to a run of another configuration.
+    """
+    runs = []
+    for seed in range(seeds):
+        for row in rows:
+            workdir = workdir_of(folder, row, seed)
+            given = [*arguments(row, seed), f"--workdir={workdir}"]
+            settings = resolve(given)
+            shares = _data_of(settings) == _data_of(common)
+            home = folder if shares else folder / row
+            runs.append(Run(row, seed, settings, folder, home, command_of(given)))
+    _check_distinct(runs[: len(rows)])
+    for run in runs:
+        _check_workdir(run)
+    return runs
+
+
+def command_of(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return the process that trains with these arguments."""
+    return (sys.executable, "-m", "transformer", "train", *arguments)
+
+
+def _data_of(settings: Config) -> tuple[config.Data, config.Tokenizer]:
+    return settings.data, settings.tokenizer
+
+
+def _check_distinct(runs: Sequence[Run]) -> None:
+    rows: dict[Config, str] = {}
+    for run in runs:
+        same = rows.setdefault(dataclasses.replace(run.settings, name=""), run.row)
+        if same != run.row:
+            raise UserError(
+                f"--rows: expected rows that differ, got {same} and {run.row}, which "
+                "are the same with these values of --config.KEY; leave out a row or a "
+                "value"
+            )
+
+
+def _check_workdir(run: Run) -> None:
+    """Refuse the folder of a run that was begun with another configuration."""
+    path = run.workdir / "config.json"
+    begun = [*run.workdir.glob("results.json")]
+    begun += run.workdir.glob("checkpoints/*/digests.json")
+    if not (begun and path.exists()):
+        return
+    old = config.resolve_saved(json.loads(path.read_bytes()))
+    changes = config.other_run(old, run.settings)
+    if changes:
+        raise UserError(
+            f"{run.workdir} belongs to another configuration; expected the same, got "
+            f"{'; '.join(changes)}; choose another workdir or change it back"
+        )
+
+
+def finished(run: Run) -> bool:
+    """Return whether a run has its final results: on the test pairs, at its end."""
+    try:
+        results = json.loads((run.workdir / "results.json").read_bytes())
+    except (OSError, ValueError):
+        return False
+    measured = results.get("split"), results.get("step")
+    return measured == ("test", run.settings.train.steps)
+
+
+def commands(runs: Sequence[Run]) -> Iterator[str]:
+    """Yield the commands of the runs that are not finished, quoted for a shell."""
+    for run in runs:
+        if not finished(run):
+            yield shlex.join(run.command)

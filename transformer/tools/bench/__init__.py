@@ -1,0 +1,1 @@
+"""Speed of a configuration on this machine, and the memory of its training step."""

@@ -1,0 +1,56 @@
+"""What this device reaches: the rate of large matrix products, beside its datasheet."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.nn import hardware, layers
+from transformer.tools import datasheets
+from transformer.tools.bench.clock import measure
+
+# Size of the square matrices whose product gives the machine's peak, and how many
+# products are made in a row: one alone is too short for an accelerator.
+_PEAK_CPU, _PEAK = (2048, 1), (8192, 16)
+
+
+def matrix_peak(dtype: str, size: int, count: int, rounds: int = 5) -> float:
+    """Measure the rate of large matrix products, operations a second.
+
+    Args:
+      dtype: of the operands; sums are float32.
+      size: of the square matrices, whose numbers are random: a GPU multiplies those of
+        ones faster, as it needs less power for them.
+      count: products in a row, each with the result of the one before.
+      rounds: measurements, of which the best counts.
+    """
+    draw = np.random.default_rng(0).standard_normal((size, size), np.float32)
+    x = jnp.asarray(draw * size**-0.5, dtype)
+    exact = layers.precision(x.dtype)
+
+    @jax.jit
+    def products(x):
+        y = x
+        for _ in range(count - 1):
+            y = jnp.dot(x, y, precision=exact)
+        return jnp.dot(x, y, precision=exact, preferred_element_type=jnp.float32)
+
+    jax.block_until_ready(products(x))
+    seconds, _ = measure(rounds, lambda: products(x))
+    return 2 * size**3 * count / min(seconds)
+
+
+def peaks(dtype: str, rate: float) -> dict[str, float]:
+    """Return the peaks of this device beside the operations a second of some work."""
+    size, count = _PEAK if hardware.here().accelerator else _PEAK_CPU
+    peak = matrix_peak(dtype, size, count)
+    rows = {
+        f"operations/s of a {size} matrix product": peak,
+        "share of that": rate / peak,
+    }
+    sheet = datasheets.find(jax.devices()[0].device_kind)
+    if sheet is not None and dtype == "bfloat16":
+        rows["operations/s in the datasheet"] = sheet.operations
+        rows["share of the datasheet's"] = rate / sheet.operations
+    return rows

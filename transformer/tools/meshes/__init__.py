@@ -1,0 +1,1 @@
+"""A step on many devices: memory, communication and operations of each."""
