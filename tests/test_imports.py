@@ -35,7 +35,7 @@ KNOWN_BY = {
     "grain": {"data/batches.py"},
     "matplotlib": {"pictures/plots.py"},
     "ml_collections": {"cli/"},
-    "num2words": {"data/sources.py"},
+    "num2words": {"data/sources/number_words.py"},
     "optax": {"nn/optimizer.py", "train.py"},
     "orbax": {"run/checkpoints.py"},
     "rich": {"run/records.py"},
@@ -46,7 +46,7 @@ KNOWN_BY = {
     "sklearn": {"pictures/curves.py"},
     "submitit": {"tools/launchers.py"},
     "tensorboardX": {"run/records.py"},
-    "tensorflow_datasets": {"data/sources.py"},
+    "tensorflow_datasets": {"data/sources/tfds.py"},
 }
 # The same for the side-by-side programs: a peer's Python has what that peer needs.
 BENCH_KNOWN_BY = {
