@@ -18,7 +18,8 @@ import pytest
 from transformer import config as configs
 from transformer import prepare as preparation
 from transformer.config import Config, UserError
-from transformer.data import batches, sources
+from transformer.data import sources
+from transformer.data.corpus import Counts
 from transformer.prepare import prepare
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -112,13 +113,13 @@ def test_text_is_kept_left_out_and_counted(tmp_path: pathlib.Path) -> None:
     said: list[str] = []
     config = text_config(tmp_path / "text", data_max_length=9)
     prepared = prepare(config, tmp_path, said.append)
-    assert prepared.corpora["train"].counts == batches.Counts(2, 1, 1)
+    assert prepared.corpora["train"].counts == Counts(2, 1, 1)
     assert "train: 2 pairs; left out 1 empty, 1 too long" in said
     # Validation and test keep every line, as it stands.
     texts, targets = prepared.texts("validation")
     assert texts == ["one@@ two", "", "three\u2028four"]
     assert targets == ["eins@@ zwei", "x", ""]
-    assert prepared.corpora["validation"].counts == batches.Counts(3)
+    assert prepared.corpora["validation"].counts == Counts(3)
     assert prepared.texts("test") == (["a"], ["A@@ B"])
     assert prepared.checksums["train"][str(tmp_path / "text/train.en")]["lines"] == 4
     manifest = json.loads((prepared.folder / "manifest.json").read_text())

@@ -17,7 +17,7 @@ from test_prepare import text_config, write_texts
 from transformer import config, parallel
 from transformer.cli import main as cli
 from transformer.config import Config, UserError
-from transformer.data.batches import Corpus
+from transformer.data.corpus import Corpus
 from transformer.metrics import bleu
 from transformer.paper import report, rows, runs, static
 from transformer.pictures import plots, tables

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from transformer.config import EARLIER, Config, UserError, flatten
-from transformer.data import batches, sources, tokenizers
+from transformer.data import sources, tokenizers
+from transformer.data.corpus import Corpus, Counts, write_corpus
 from transformer.parallel import hosts
 
 _MANIFEST = "manifest.json"
@@ -38,7 +39,7 @@ class Prepared:
 
     folder: pathlib.Path
     vocabulary: tokenizers.Vocabulary
-    corpora: Mapping[sources.Split, batches.Corpus]
+    corpora: Mapping[sources.Split, Corpus]
     checksums: Mapping[str, sources.Checksums]
     manifest: dict[str, Any]
 
@@ -112,7 +113,7 @@ def _open(folder: pathlib.Path) -> Prepared:
             f"{folder}: expected vocabulary {manifest['vocabulary'][:12]}, got "
             f"{vocabulary.digest[:12]}; a file was changed: remove the folder"
         )
-    corpora = {split: batches.Corpus(folder, split) for split in sources.SPLITS}
+    corpora = {split: Corpus(folder, split) for split in sources.SPLITS}
     return Prepared(folder, vocabulary, corpora, manifest["inputs"], manifest)
 
 
@@ -175,9 +176,7 @@ def _fill(config: Config, folder: pathlib.Path, say: Callable[[str], None]) -> N
             longest = config.data.max_length
         else:
             pairs = _keeping_texts(pairs, folder, split)
-        counts[split] = batches.write_corpus(
-            folder, split, pairs, vocabulary, longest, say
-        )
+        counts[split] = write_corpus(folder, split, pairs, vocabulary, longest, say)
         say(_sentence(split, counts[split]))
     _check_train_pairs(config.data.train_pairs, counts["train"])
     manifest = {
@@ -198,7 +197,7 @@ def _inputs(config: Config, source: sources.Source) -> dict[str, sources.Checksu
     return inputs
 
 
-def _check_train_pairs(wanted: int, counts: batches.Counts) -> None:
+def _check_train_pairs(wanted: int, counts: Counts) -> None:
     there = counts.kept + counts.empty + counts.long
     if there < wanted:
         raise UserError(
@@ -207,7 +206,7 @@ def _check_train_pairs(wanted: int, counts: batches.Counts) -> None:
         )
 
 
-def _sentence(split: str, counts: batches.Counts) -> str:
+def _sentence(split: str, counts: Counts) -> str:
     left_out = f"; left out {counts.empty:,} empty, {counts.long:,} too long"
     return f"{split}: {counts.kept:,} pairs{left_out if split == 'train' else ''}"
 

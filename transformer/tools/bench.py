@@ -584,7 +584,7 @@ def _input(settings: Config, rounds: int) -> dict[str, Any]:
         "batches/s": made,
         "steps/s": 1 / training,
         "batches ready when a step ends": made * training,
-        "padding": plan.figures.padding,
+        "padding": plan.epoch.padding,
         "shapes, a program each": len(plan.shapes),
     }
 
