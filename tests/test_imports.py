@@ -42,7 +42,7 @@ KNOWN_BY = {
     "sacrebleu": {"metrics/bleu.py"},
     "sacremoses": {"metrics/bleu.py"},
     "scipy": {"paper/statistics.py"},
-    "sentencepiece": {"data/tokenizers.py"},
+    "sentencepiece": {"data/tokenizers/sentence_piece.py"},
     "sklearn": {"pictures/curves.py"},
     "submitit": {"tools/launchers.py"},
     "tensorboardX": {"run/records.py"},

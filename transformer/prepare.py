@@ -18,6 +18,7 @@ from typing import Any
 from transformer.config import EARLIER, Config, UserError, flatten
 from transformer.data import sources, tokenizers
 from transformer.data.corpus import Corpus, Counts, write_corpus
+from transformer.data.tokenizers.sentence_piece import checksum
 from transformer.parallel import hosts
 
 _MANIFEST = "manifest.json"
@@ -193,7 +194,7 @@ def _inputs(config: Config, source: sources.Source) -> dict[str, sources.Checksu
     """Return the checksums of each split, and of the given tokenizer models."""
     inputs = {str(split): source.checksums(split) for split in sources.SPLITS}
     given = {config.tokenizer.source_model, config.tokenizer.target_model} - {""}
-    inputs["tokenizer"] = {name: tokenizers.checksum(name) for name in sorted(given)}
+    inputs["tokenizer"] = {model: checksum(model) for model in sorted(given)}
     return inputs
 
 
