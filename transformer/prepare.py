@@ -1,6 +1,6 @@
 """Sentence pairs to a prepared folder: tokenizers, encoded corpora, references.
 
-A folder is made beside its place and moved there when it is whole, so that a killed
+A folder is made beside its place and moved there when it is complete, so that a killed
 preparation leaves nothing behind that looks finished.
 """
 
@@ -58,7 +58,7 @@ class Prepared:
 
 
 def is_prepared(config: Config) -> bool:
-    """Say whether the folder that ``data.prepared`` names is there."""
+    """Return whether the folder that ``data.prepared`` names is there."""
     named = config.data.prepared
     return bool(named) and (pathlib.Path(named) / _MANIFEST).is_file()
 
@@ -66,14 +66,14 @@ def is_prepared(config: Config) -> bool:
 def prepare(
     config: Config,
     workdir: str | pathlib.Path,
-    say: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
 ) -> Prepared:
     """Make the prepared folder of a run, or open it if it is there.
 
     Args:
       config: data and tokenizer decide the folder's content.
       workdir: holds the folder, ``corpus``, unless ``data.prepared`` names another.
-      say: told what happens, a line at a time.
+      log: takes what happens, one line at a time.
 
     Returns:
       The opened folder.
@@ -90,14 +90,14 @@ def prepare(
                 f"without {_MANIFEST}; remove it or set data.prepared"
             )
         if hosts.first():
-            _make(config, folder, say)
+            _make(config, folder, log)
         while not (folder / _MANIFEST).is_file():
-            time.sleep(1)  # the first process makes it, which may take hours
+            time.sleep(1)  # the primary process makes it, which may take hours
         return _open(folder)
     prepared = _open(folder)
     _check_config(config, prepared)
-    _check_inputs(config, prepared, say)
-    say(f"data: {folder} is prepared, {len(prepared.corpora['train']):,} pairs")
+    _check_inputs(config, prepared, log)
+    log(f"data: {folder} is prepared, {len(prepared.corpora['train']):,} pairs")
     return prepared
 
 
@@ -118,7 +118,7 @@ def _open(folder: pathlib.Path) -> Prepared:
     return Prepared(folder, vocabulary, corpora, manifest["inputs"], manifest)
 
 
-def _make(config: Config, folder: pathlib.Path, say: Callable[[str], None]) -> None:
+def _make(config: Config, folder: pathlib.Path, log: Callable[[str], None]) -> None:
     partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
     try:
         partial.mkdir(parents=True)
@@ -129,7 +129,7 @@ def _make(config: Config, folder: pathlib.Path, say: Callable[[str], None]) -> N
         ) from None
     try:
         _remove_abandoned(folder)
-        _fill(config, partial, say)
+        _fill(config, partial, log)
         _move(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -162,14 +162,14 @@ def _move(partial: pathlib.Path, folder: pathlib.Path) -> None:
             raise
 
 
-def _fill(config: Config, folder: pathlib.Path, say: Callable[[str], None]) -> None:
+def _fill(config: Config, folder: pathlib.Path, log: Callable[[str], None]) -> None:
     source = sources.open_source(config.data)
     inputs = _inputs(config, source)
-    say(f"tokenizer: building ({config.tokenizer.kind})")
+    log(f"tokenizer: building ({config.tokenizer.kind})")
     vocabulary = tokenizers.build_vocabulary(
         config.tokenizer, lambda: source.pairs("train"), folder
     )
-    say(f"tokenizer: {vocabulary.source.size:,} source pieces")
+    log(f"tokenizer: {vocabulary.source.size:,} source pieces")
     counts = {}
     for split in sources.SPLITS:
         pairs, longest = source.pairs(split), None
@@ -177,8 +177,8 @@ def _fill(config: Config, folder: pathlib.Path, say: Callable[[str], None]) -> N
             longest = config.data.max_length
         else:
             pairs = _keeping_texts(pairs, folder, split)
-        counts[split] = write_corpus(folder, split, pairs, vocabulary, longest, say)
-        say(_sentence(split, counts[split]))
+        counts[split] = write_corpus(folder, split, pairs, vocabulary, longest, log)
+        log(_sentence(split, counts[split]))
     _check_train_pairs(config.data.train_pairs, counts["train"])
     manifest = {
         "format": _FORMAT,
@@ -250,12 +250,12 @@ def _check_config(config: Config, prepared: Prepared) -> None:
 
 
 def _check_inputs(
-    config: Config, prepared: Prepared, say: Callable[[str], None]
+    config: Config, prepared: Prepared, log: Callable[[str], None]
 ) -> None:
     try:
         now = _inputs(config, sources.open_source(config.data))
     except UserError as error:
-        say(f"data: inputs not compared with {prepared.folder}: {error}")
+        log(f"data: inputs not compared with {prepared.folder}: {error}")
         return
     for split, inputs in now.items():
         for name, record in inputs.items():

@@ -159,7 +159,7 @@ def write_corpus(
     pairs: Iterable[tuple[str, str]],
     vocabulary: Vocabulary,
     max_length: int | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
 ) -> Counts:
     """Encode pairs to a folder, a chunk at a time.
 
@@ -170,7 +170,7 @@ def write_corpus(
       vocabulary: encodes them.
       max_length: leave out pairs with a side that is empty or longer than this, EOS
         included; None keeps all.
-      say: told how far it is.
+      log: takes a line about progress now and then.
 
     Returns:
       The pairs kept and left out.
@@ -189,7 +189,7 @@ def write_corpus(
             encoded = source.encode(next(sides)), target.encode(next(sides))
             counts += _write_chunk(source, target, encoded, max_length)
             if number % _CHUNKS_PER_MESSAGE == 0:
-                say(f"{split}: {counts.kept:,} pairs encoded")
+                log(f"{split}: {counts.kept:,} pairs encoded")
     if not counts.kept:
         raise UserError(
             f"data.{split}: expected sentence pairs, got none ({counts.empty:,} empty, "
