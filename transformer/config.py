@@ -48,7 +48,7 @@ Parts = Annotated[
 class Data:
     """Where the sentence pairs come from, and how translations of them are measured."""
 
-    source: Literal["numbers", "text", "tfds"]
+    source: str  # a name of data.sources.SOURCES: "numbers", "text" or "tfds"
     dir: str  # folder of the text files, or the data_dir of tensorflow_datasets
     name: str  # tfds builder, e.g. "wmt14_translate/de-en"
     source_language: str
@@ -60,7 +60,7 @@ class Data:
     digits: Digits  # numbers: of at most this many digits
     max_length: Positive[int]  # tokens a side, EOS included; longer pairs are left out
     prepared: str  # folder of the encoded corpus, "" = inside the workdir
-    measure: Literal["bleu"]  # what evaluation adds to perplexity
+    measure: str  # a name of metrics.MEASURES: "bleu"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -208,7 +208,7 @@ def transformer(model: Model) -> Transformer:
       UserError: if it is of another kind.
     """
     if not isinstance(model, Transformer):
-        _fail("model.kind", "transformer", model.kind)
+        refuse("model.kind", "transformer", model.kind)
     return model
 
 
@@ -233,18 +233,18 @@ def resolve(values: Mapping[str, Any]) -> Config:
     _check_batch(config)
     _check_parallel(config)
     if not (config.train.checkpoint_every or config.train.checkpoint_minutes):
-        _fail("train.checkpoint_every", "steps, or checkpoint_minutes, above 0", 0)
+        refuse("train.checkpoint_every", "steps, or checkpoint_minutes, above 0", 0)
     return config
 
 
 def _group(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
     """Make a dataclass, with the dataclasses in it, from the values of its fields."""
     if not hasattr(values, "items"):
-        _fail(prefix.rstrip("."), f"a group of keys ({cls.__name__})", values)
+        refuse(prefix.rstrip("."), f"a group of keys ({cls.__name__})", values)
     whose = ""
     if cls is Model:
         if (kind := values.get("kind")) not in list(MODELS):
-            _fail("model.kind", f"one of {', '.join(MODELS)}", kind)
+            refuse("model.kind", f"one of {', '.join(MODELS)}", kind)
         cls, whose = MODELS[kind], f" for model.kind = {kind}"
     hints = typing.get_type_hints(cls, include_extras=True)
     unknown = sorted(set(values) - set(hints))
@@ -267,12 +267,12 @@ def _value(hint: Any, value: Any, key: str) -> Any:
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
-        _fail(key, f"a value of type {kind.__name__}", value)
+        refuse(key, f"a value of type {kind.__name__}", value)
     for check in checks:
         if not check.passes(value):
-            _fail(key, check.expected, value)
+            refuse(key, check.expected, value)
     if type(value) is float and not math.isfinite(value):
-        _fail(key, "a finite number", value)
+        refuse(key, "a finite number", value)
     return value
 
 
@@ -290,21 +290,22 @@ def _type_and_checks(hint: Any) -> tuple[type, list[Check]]:
 def _check_model(config: Config) -> None:
     model, longest = config.model, config.data.max_length
     if model.tying == "three" and not config.tokenizer.joint:
-        _fail("model.tying", "two or none where tokenizer.joint=False", model.tying)
+        refuse("model.tying", "two or none where tokenizer.joint=False", model.tying)
     if not isinstance(model, Transformer):
         return
     if model.positions.startswith("sinusoidal") and model.d_model % 2:
-        _fail("model.d_model", "an even number for sinusoidal positions", model.d_model)
+        expected = "an even number for sinusoidal positions"
+        refuse("model.d_model", expected, model.d_model)
     if model.positions == "learned" and model.max_positions < longest:
         expected = f"at least data.max_length = {longest}"
-        _fail("model.max_positions", expected, model.max_positions)
+        refuse("model.max_positions", expected, model.max_positions)
 
 
 def _check_batch(config: Config) -> None:
     batch, data, parts = config.batch, config.data, config.optimizer.accumulation
     if batch.multiple % parts:
         expected = f"a divisor of batch.multiple = {batch.multiple}"
-        _fail("optimizer.accumulation", expected, parts)
+        refuse("optimizer.accumulation", expected, parts)
     longest = round_up(data.max_length, batch.length_multiple)
     least = batch.lengths * batch.multiple * longest
     if batch.tokens < least:
@@ -316,16 +317,16 @@ def _check_batch(config: Config) -> None:
             f"room for {each}batch.multiple = {batch.multiple} rows of {size} tokens, "
             f"{least} or more"
         )
-        _fail("batch.tokens", expected, batch.tokens)
+        refuse("batch.tokens", expected, batch.tokens)
 
 
 def _check_parallel(config: Config) -> None:
     spread = config.parallel
     if spread.how == "pmap" and (spread.fsdp, spread.tensor) != (1, 1):
         got = f"{spread.fsdp} and {spread.tensor}"
-        _fail("parallel.how", "jit where parallel.fsdp or tensor is not 1", got)
+        refuse("parallel.how", "jit where parallel.fsdp or tensor is not 1", got)
     if spread.how == "pmap" and config.batch.lengths > 1:
-        _fail("parallel.how", "jit where batch.lengths is not 1", "pmap")
+        refuse("parallel.how", "jit where batch.lengths is not 1", "pmap")
 
 
 def round_up(length: Any, multiple: int) -> Any:
@@ -333,7 +334,8 @@ def round_up(length: Any, multiple: int) -> Any:
     return -(-length // multiple) * multiple
 
 
-def _fail(key: str, expected: str, got: Any) -> NoReturn:
+def refuse(key: str, expected: str, got: Any) -> NoReturn:
+    """Raise the ``UserError`` of a key."""
     raise UserError(f"config: {key}: expected {expected}, got {got!r}; change it")
 
 

@@ -16,7 +16,8 @@ from jax.sharding import Mesh
 
 from transformer import parallel
 from transformer.config import Config, UserError
-from transformer.data.batches import Corpus, in_order
+from transformer.data.batches import in_order
+from transformer.data.corpus import Corpus
 from transformer.data.sources import Split
 from transformer.ids import BOS, PAD
 from transformer.metrics import bleu

@@ -1,6 +1,6 @@
 """Sentence pairs to a prepared folder: tokenizers, encoded corpora, references.
 
-A folder is made beside its place and moved there when it is whole, so that a killed
+A folder is made beside its place and moved there when it is complete, so that a killed
 preparation leaves nothing behind that looks finished.
 """
 
@@ -16,7 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from transformer.config import Config, UserError, flatten, upgraded
-from transformer.data import batches, sources, tokenizers
+from transformer.data import sources, tokenizers
+from transformer.data.corpus import Corpus, Counts, write_corpus
+from transformer.data.tokenizers.sentence_piece import checksum
 from transformer.parallel import hosts
 
 _MANIFEST = "manifest.json"
@@ -38,7 +40,7 @@ class Prepared:
 
     folder: pathlib.Path
     vocabulary: tokenizers.Vocabulary
-    corpora: Mapping[sources.Split, batches.Corpus]
+    corpora: Mapping[sources.Split, Corpus]
     checksums: Mapping[str, sources.Checksums]
     manifest: dict[str, Any]
 
@@ -56,7 +58,7 @@ class Prepared:
 
 
 def is_prepared(config: Config) -> bool:
-    """Say whether the folder that ``data.prepared`` names is there."""
+    """Return whether the folder that ``data.prepared`` names is there."""
     named = config.data.prepared
     return bool(named) and (pathlib.Path(named) / _MANIFEST).is_file()
 
@@ -64,14 +66,14 @@ def is_prepared(config: Config) -> bool:
 def prepare(
     config: Config,
     workdir: str | pathlib.Path,
-    say: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
 ) -> Prepared:
     """Make the prepared folder of a run, or open it if it is there.
 
     Args:
       config: data and tokenizer decide the folder's content.
       workdir: holds the folder, ``corpus``, unless ``data.prepared`` names another.
-      say: told what happens, a line at a time.
+      log: takes what happens, one line at a time.
 
     Returns:
       The opened folder.
@@ -88,14 +90,14 @@ def prepare(
                 f"without {_MANIFEST}; remove it or set data.prepared"
             )
         if hosts.first():
-            _make(config, folder, say)
+            _make(config, folder, log)
         while not (folder / _MANIFEST).is_file():
-            time.sleep(1)  # the first process makes it, which may take hours
+            time.sleep(1)  # the primary process makes it, which may take hours
         return _open(folder)
     prepared = _open(folder)
     _check_config(config, prepared)
-    _check_inputs(config, prepared, say)
-    say(f"data: {folder} is prepared, {len(prepared.corpora['train']):,} pairs")
+    _check_inputs(config, prepared, log)
+    log(f"data: {folder} is prepared, {len(prepared.corpora['train']):,} pairs")
     return prepared
 
 
@@ -112,11 +114,11 @@ def _open(folder: pathlib.Path) -> Prepared:
             f"{folder}: expected vocabulary {manifest['vocabulary'][:12]}, got "
             f"{vocabulary.digest[:12]}; a file was changed: remove the folder"
         )
-    corpora = {split: batches.Corpus(folder, split) for split in sources.SPLITS}
+    corpora = {split: Corpus(folder, split) for split in sources.SPLITS}
     return Prepared(folder, vocabulary, corpora, manifest["inputs"], manifest)
 
 
-def _make(config: Config, folder: pathlib.Path, say: Callable[[str], None]) -> None:
+def _make(config: Config, folder: pathlib.Path, log: Callable[[str], None]) -> None:
     partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
     try:
         partial.mkdir(parents=True)
@@ -127,7 +129,7 @@ def _make(config: Config, folder: pathlib.Path, say: Callable[[str], None]) -> N
         ) from None
     try:
         _remove_abandoned(folder)
-        _fill(config, partial, say)
+        _fill(config, partial, log)
         _move(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -160,14 +162,14 @@ def _move(partial: pathlib.Path, folder: pathlib.Path) -> None:
             raise
 
 
-def _fill(config: Config, folder: pathlib.Path, say: Callable[[str], None]) -> None:
+def _fill(config: Config, folder: pathlib.Path, log: Callable[[str], None]) -> None:
     source = sources.open_source(config.data)
     inputs = _inputs(config, source)
-    say(f"tokenizer: building ({config.tokenizer.kind})")
+    log(f"tokenizer: building ({config.tokenizer.kind})")
     vocabulary = tokenizers.build_vocabulary(
         config.tokenizer, lambda: source.pairs("train"), folder
     )
-    say(f"tokenizer: {vocabulary.source.size:,} source pieces")
+    log(f"tokenizer: {vocabulary.source.size:,} source pieces")
     counts = {}
     for split in sources.SPLITS:
         pairs, longest = source.pairs(split), None
@@ -175,10 +177,8 @@ def _fill(config: Config, folder: pathlib.Path, say: Callable[[str], None]) -> N
             longest = config.data.max_length
         else:
             pairs = _keeping_texts(pairs, folder, split)
-        counts[split] = batches.write_corpus(
-            folder, split, pairs, vocabulary, longest, say
-        )
-        say(_sentence(split, counts[split]))
+        counts[split] = write_corpus(folder, split, pairs, vocabulary, longest, log)
+        log(_sentence(split, counts[split]))
     _check_train_pairs(config.data.train_pairs, counts["train"])
     manifest = {
         "format": _FORMAT,
@@ -194,11 +194,11 @@ def _inputs(config: Config, source: sources.Source) -> dict[str, sources.Checksu
     """Return the checksums of each split, and of the given tokenizer models."""
     inputs = {str(split): source.checksums(split) for split in sources.SPLITS}
     given = {config.tokenizer.source_model, config.tokenizer.target_model} - {""}
-    inputs["tokenizer"] = {name: tokenizers.checksum(name) for name in sorted(given)}
+    inputs["tokenizer"] = {model: checksum(model) for model in sorted(given)}
     return inputs
 
 
-def _check_train_pairs(wanted: int, counts: batches.Counts) -> None:
+def _check_train_pairs(wanted: int, counts: Counts) -> None:
     there = counts.kept + counts.empty + counts.long
     if there < wanted:
         raise UserError(
@@ -207,7 +207,7 @@ def _check_train_pairs(wanted: int, counts: batches.Counts) -> None:
         )
 
 
-def _sentence(split: str, counts: batches.Counts) -> str:
+def _sentence(split: str, counts: Counts) -> str:
     left_out = f"; left out {counts.empty:,} empty, {counts.long:,} too long"
     return f"{split}: {counts.kept:,} pairs{left_out if split == 'train' else ''}"
 
@@ -250,12 +250,12 @@ def _check_config(config: Config, prepared: Prepared) -> None:
 
 
 def _check_inputs(
-    config: Config, prepared: Prepared, say: Callable[[str], None]
+    config: Config, prepared: Prepared, log: Callable[[str], None]
 ) -> None:
     try:
         now = _inputs(config, sources.open_source(config.data))
     except UserError as error:
-        say(f"data: inputs not compared with {prepared.folder}: {error}")
+        log(f"data: inputs not compared with {prepared.folder}: {error}")
         return
     for split, inputs in now.items():
         for name, record in inputs.items():

@@ -492,7 +492,7 @@ def adopt_config(settings: Config, workdir: Path) -> None:
 def _introduce(
     settings: Config, mesh: Mesh, plan: batches.Batches, say: Callable[[str], None]
 ) -> None:
-    figures, rule = plan.figures, settings.optimizer
+    figures, rule = plan.epoch, settings.optimizer
     schedule = jax.jit(optimizer.learning_rate)  # one program, not one an operation
     peak = schedule(rule.warmup, settings.model.d_model, rule.warmup, rule.scale)
     steps = plan.per_epoch / plan.lengths

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-PAD, UNK, BOS, EOS = range(4)  # as in transformer/data/tokenizers.py
+PAD, UNK, BOS, EOS = range(4)  # as in transformer/ids.py
 
 
 class Size(NamedTuple):

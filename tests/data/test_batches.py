@@ -1,6 +1,7 @@
 """Encoded corpora, batches of similar lengths, groups for evaluation."""
 
 import collections
+import dataclasses
 import functools
 import gzip
 import hashlib
@@ -19,7 +20,15 @@ from support.paths import ROOT, SHARED
 
 from transformer import config
 from transformer.config import UserError
-from transformer.data import batches, tokenizers
+from transformer.data import batches, buckets, tokenizers
+from transformer.data.corpus import (
+    Corpus,
+    Counts,
+    Sequences,
+    Sides,
+    _Writer,
+    write_corpus,
+)
 from transformer.ids import EOS, PAD
 
 Batch = functools.partial(config.Batch, lengths=1, length_multiple=1)
@@ -29,11 +38,11 @@ BYTES = tokenizers.Vocabulary(tokenizers.Bytes(), tokenizers.Bytes())
 
 def store(
     folder: pathlib.Path, lengths: list[tuple[int, int]], name: str = "train"
-) -> batches.Corpus:
+) -> Corpus:
     """Write pairs of such lengths (EOS included); the first ids tell them apart."""
     folder.mkdir(exist_ok=True)
     for side, column in (("source", 0), ("target", 1)):
-        writer = batches._Writer(folder / f"{name}.{side}", BYTES.source)
+        writer = _Writer(folder / f"{name}.{side}", BYTES.source)
         with writer:
             writer.write(
                 [
@@ -44,7 +53,7 @@ def store(
     counts = {"kept": len(lengths), "empty": 0, "long": 0}
     record = {"counts": counts, "source": "uint16", "target": "uint16"}
     (folder / f"{name}.json").write_text(json.dumps(record))
-    return batches.Corpus(folder, name)
+    return Corpus(folder, name)
 
 
 def random_lengths(count: int, longest: int = 40) -> list[tuple[int, int]]:
@@ -58,11 +67,11 @@ def random_lengths(count: int, longest: int = 40) -> list[tuple[int, int]]:
 # ---- the corpus on disk
 
 
-def test_corpus_holds_ids_and_end_marks(tmp_path: pathlib.Path) -> None:
+def test_corpus_holds_ids_and_eos(tmp_path: pathlib.Path) -> None:
     pairs = [("ab", "c"), ("", "ü"), ("x", "yz")]
-    counts = batches.write_corpus(tmp_path, "test", pairs, BYTES)
-    corpus = batches.Corpus(tmp_path, "test")
-    assert counts == corpus.counts == batches.Counts(kept=3)
+    counts = write_corpus(tmp_path, "test", pairs, BYTES)
+    corpus = Corpus(tmp_path, "test")
+    assert counts == corpus.counts == Counts(kept=3)
     assert [corpus.source[i] for i in range(3)] == [[101, 102, EOS], [EOS], [124, EOS]]
     assert corpus.target[1] == [4 + 0xC3, 4 + 0xBC, EOS]
     assert corpus.source.lengths.tolist() == [3, 1, 2]
@@ -76,11 +85,9 @@ def test_chunks_do_not_show(
     pairs = [(f"source {i}", f"target {i * i}") for i in range(23)]
     said: list[str] = []
     for folder, chunk in (("whole", 1000), ("parts", 1)):
-        monkeypatch.setattr(batches, "_CHUNK", chunk)
+        monkeypatch.setattr("transformer.data.corpus._CHUNK", chunk)
         (tmp_path / folder).mkdir()
-        batches.write_corpus(
-            tmp_path / folder, "train", iter(pairs), BYTES, 99, said.append
-        )
+        write_corpus(tmp_path / folder, "train", iter(pairs), BYTES, 99, said.append)
     for path in (tmp_path / "whole").iterdir():
         assert path.read_bytes() == (tmp_path / "parts" / path.name).read_bytes()
     assert said == ["train: 10 pairs encoded", "train: 20 pairs encoded"]
@@ -88,27 +95,27 @@ def test_chunks_do_not_show(
 
 def test_training_leaves_out_empty_and_long_pairs(tmp_path: pathlib.Path) -> None:
     pairs = [("a", ""), ("", "b"), ("abcd", "x"), ("x", "abcd"), ("abc", "abc")]
-    counts = batches.write_corpus(tmp_path, "train", pairs, BYTES, max_length=4)
-    assert counts == batches.Counts(kept=1, empty=2, long=2)
-    corpus = batches.Corpus(tmp_path, "train")
+    counts = write_corpus(tmp_path, "train", pairs, BYTES, max_length=4)
+    assert counts == Counts(kept=1, empty=2, long=2)
+    corpus = Corpus(tmp_path, "train")
     assert corpus.source[0] == [101, 102, 103, EOS]  # EOS counts as one of the 4
-    everything = batches.write_corpus(tmp_path, "test", pairs, BYTES, None)
-    assert everything == batches.Counts(kept=5)
+    everything = write_corpus(tmp_path, "test", pairs, BYTES, None)
+    assert everything == Counts(kept=5)
 
 
 def test_nothing_left_is_an_error(tmp_path: pathlib.Path) -> None:
     with pytest.raises(UserError, match="1 empty, 1 longer than data.max_length = 2"):
-        batches.write_corpus(tmp_path, "train", [("", ""), ("ab", "c")], BYTES, 2)
+        write_corpus(tmp_path, "train", [("", ""), ("ab", "c")], BYTES, 2)
     with pytest.raises(UserError, match=r"data\.test"):
-        batches.write_corpus(tmp_path, "test", [], BYTES)
+        write_corpus(tmp_path, "test", [], BYTES)
 
 
 def test_ids_beyond_two_bytes(tmp_path: pathlib.Path) -> None:
     words = [f"w{i:05d}" for i in range(1 << 16)]
     large = tokenizers.Whitespace(words)
     vocabulary = tokenizers.Vocabulary(large, BYTES.target)
-    batches.write_corpus(tmp_path, "train", [(words[-1], "a")], vocabulary, 9)
-    corpus = batches.Corpus(tmp_path, "train")
+    write_corpus(tmp_path, "train", [(words[-1], "a")], vocabulary, 9)
+    corpus = Corpus(tmp_path, "train")
     assert corpus.source[0] == [(1 << 16) + 3, EOS]
     assert corpus.source.padded(np.array([0]), (1, 2)).tolist() == [[(1 << 16) + 3, 3]]
 
@@ -118,7 +125,7 @@ def test_damaged_corpus(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "train.target.ids"
     os.truncate(path, path.stat().st_size - 2)
     with pytest.raises(UserError, match="expected 15 ids, got 14"):
-        batches.Corpus(tmp_path, "train")
+        Corpus(tmp_path, "train")
 
 
 def test_padded_rows(tmp_path: pathlib.Path) -> None:
@@ -190,10 +197,10 @@ def test_every_pair_exactly_once_an_epoch(
             empty += len(rows) < shape[0]
         assert sorted(seen) == list(range(len(lengths)))
         assert used == set(made.shapes)
-    assert empty == 3 * made.figures.partly_empty <= 3
-    assert slots == 3 * made.figures.slots
+    assert empty == 3 * made.epoch.partly_empty <= 3
+    assert slots == 3 * made.epoch.padded_tokens
     real = sum(s + t for s, t in lengths)
-    assert made.figures.padding == pytest.approx(1 - 3 * real / slots)
+    assert made.epoch.padding == pytest.approx(1 - 3 * real / slots)
 
 
 def _row(array: np.ndarray, i: int) -> list[int]:
@@ -224,13 +231,13 @@ def test_order_is_pinned(tmp_path: pathlib.Path) -> None:
     assert epoch_rows(made, 2) == expected
 
 
-def test_a_plan_is_pinned(tmp_path: pathlib.Path) -> None:
+def test_buckets_and_order_are_pinned(tmp_path: pathlib.Path) -> None:
     """Runs from before lengths had a multiple go on with the batches they had."""
     lengths = [(2 + i * i % 37, 2 + (i * i + i) % 31) for i in range(3000)]
     made = batches.Batches(store(tmp_path, lengths), Batch(1024, 5, 8), 3)
-    boxes = [(14, 14), (14, 30), (36, 14), (30, 32), (38, 32)]
+    chosen = [(14, 14), (14, 30), (36, 14), (30, 32), (38, 32)]
     heights = [72, 32, 24, 32, 24]
-    assert made.shapes == [(r, *box) for r, box in zip(heights, boxes, strict=True)]
+    assert made.shapes == [(r, *one) for r, one in zip(heights, chosen, strict=True)]
     order = np.array(epoch_rows(made, 1), "<i8").tobytes()
     assert hashlib.sha256(order).hexdigest().startswith("877294a682b208e6")
 
@@ -256,47 +263,47 @@ def test_batches_of_one_shape_come_in_mixed_order(tmp_path: pathlib.Path) -> Non
 
 
 def test_left_over_pairs_move_to_the_next_shape_that_holds_them() -> None:
-    budget = batches._Budget(tokens=40, multiple=1)
-    boxes = [(4, 4), (5, 8), (8, 5), (10, 10)]
+    budget = buckets.Budget(tokens=40, multiple=1)
+    chosen = [(4, 4), (5, 8), (8, 5), (10, 10)]
     # 13 = 10 + 3 -> (5, 8); 3 + 2 = 5 = one batch; (8, 5): 7 = 5 + 2 -> (10, 10)
-    assert budget.batches(boxes, [13, 2, 7, 3]) == [1, 1, 1, 2]
-    assert [batches._next_box(boxes, k) for k in range(3)] == [1, 3, 3]
+    assert budget.batches(chosen, [13, 2, 7, 3]) == [1, 1, 1, 2]
+    assert [buckets.next_bucket(chosen, k) for k in range(3)] == [1, 3, 3]
 
 
-def test_boxes_are_the_best_ones_of_a_small_case() -> None:
+def test_buckets_are_the_best_ones_of_a_small_case() -> None:
     histogram = np.zeros((21, 21), int)
     histogram[3, 4] = histogram[10, 9] = histogram[20, 20] = 4000
-    budget = batches._Budget(tokens=400, multiple=1)
-    assert batches._choose_boxes(histogram, budget, 3) == [(3, 4), (10, 9), (20, 20)]
-    assert batches._choose_boxes(histogram, budget, 12) == [(3, 4), (10, 9), (20, 20)]
-    # 2 x 7 more slots where (3, 4) joins (10, 9), 21 where (10, 9) joins (20, 20)
-    assert batches._choose_boxes(histogram, budget, 2) == [(10, 9), (20, 20)]
+    budget = buckets.Budget(tokens=400, multiple=1)
+    assert buckets.choose(histogram, budget, 3) == [(3, 4), (10, 9), (20, 20)]
+    assert buckets.choose(histogram, budget, 12) == [(3, 4), (10, 9), (20, 20)]
+    # More padding: 2 x 7 where (3, 4) joins (10, 9), 21 where that joins (20, 20)
+    assert buckets.choose(histogram, budget, 2) == [(10, 9), (20, 20)]
 
 
 def test_padding_of_sides_that_are_multiples(tmp_path: pathlib.Path) -> None:
-    # Rows of 64 slots a side, each filled twice: 16 x (3, 4), 8 x (8, 7), 4 x (16, 9).
+    # 64 padded tokens per side, twice each: 16 x (3, 4), 8 x (8, 7), 4 x (16, 9).
     corpus = store(tmp_path, [(3, 4)] * 32 + [(8, 7)] * 16 + [(16, 9)] * 8)
     by_four = batches.Batches(corpus, Batch(64, 3, 1, length_multiple=4), 0)
     assert by_four.shapes == [(16, 4, 4), (8, 8, 8), (4, 16, 12)]
-    assert by_four.figures.slots == 2 * (16 * 8 + 8 * 16 + 4 * 28)
+    assert by_four.epoch.padded_tokens == 2 * (16 * 8 + 8 * 16 + 4 * 28)
     by_eight = batches.Batches(corpus, Batch(64, 3, 1, length_multiple=8), 0)
     assert by_eight.shapes == [(8, 8, 8), (4, 16, 16)]
-    assert by_eight.figures.slots == 48 * 16 + 8 * 32
+    assert by_eight.epoch.padded_tokens == 48 * 16 + 8 * 32
 
 
-def test_boxes_are_searched_among_multiples_not_rounded_afterwards() -> None:
+def test_buckets_are_searched_among_multiples_not_rounded_afterwards() -> None:
     lengths = np.array(random_lengths(20_000, 60))
-    budget = batches._Budget(4096, 8)
+    budget = buckets.Budget(4096, 8)
     padding = {}
     for name, searched in (("among", 8), ("afterwards", 1)):
-        histogram = batches._rounded_up(batches._histogram(*lengths.T), searched)
-        boxes = batches._choose_boxes(histogram, budget, 5)
-        boxes = [(config.round_up(s, 8), config.round_up(t, 8)) for s, t in boxes]
-        members = batches._members(boxes, *lengths.T)
-        numbers = budget.batches(boxes, [len(rows) for rows in members])
-        slots = [budget.rows(box) * sum(box) for box in boxes]
+        histogram = buckets.round_lengths(buckets.count_lengths(*lengths.T), searched)
+        chosen = buckets.choose(histogram, budget, 5)
+        chosen = [(config.round_up(s, 8), config.round_up(t, 8)) for s, t in chosen]
+        members = buckets.assign(chosen, *lengths.T)
+        numbers = budget.batches(chosen, [len(rows) for rows in members])
+        slots = [budget.rows(one) * sum(one) for one in chosen]
         padding[name] = 1 - lengths.sum() / np.dot(numbers, slots)
-    # By rounding alone the sides leave at least this; five boxes leave a little more.
+    # By rounding alone the sides leave at least this; five buckets leave a little more.
     least = 1 - lengths.sum() / config.round_up(lengths, 8).sum()
     assert least < padding["among"] < padding["afterwards"] - 0.01
 
@@ -311,7 +318,7 @@ def test_few_pairs_make_few_shapes(tmp_path: pathlib.Path) -> None:
 def test_more_shapes_leave_less_padding(tmp_path: pathlib.Path) -> None:
     corpus = store(tmp_path, random_lengths(20_000, 60))
     padding = [
-        batches.Batches(corpus, Batch(4096, shapes, 8), 0).figures.padding
+        batches.Batches(corpus, Batch(4096, shapes, 8), 0).epoch.padding
         for shapes in (1, 2, 4, 8, 12)
     ]
     assert padding == sorted(padding, reverse=True)
@@ -324,6 +331,40 @@ def test_tokens_that_are_just_enough_for_the_longest_pair(tmp_path) -> None:
     assert made.shapes[-1] == (8, 3, 11)
     made = batches.Batches(corpus, Batch(96, 2, 8, length_multiple=4), 0)
     assert made.shapes[-1] == (8, 4, 12)
+
+
+@dataclasses.dataclass(frozen=True)
+class Patches:
+    """A side that is not text: images as rows of patches (patches, 2)."""
+
+    lengths: np.ndarray
+
+    def padded(self, rows: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+        out = np.zeros((*shape, 2), np.float32)
+        for i, row in enumerate(rows):
+            out[i, : self.lengths[row]] = 1 + row
+        return out
+
+
+@dataclasses.dataclass(frozen=True)
+class Captions:
+    source: Patches
+    target: Sequences
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+
+def test_a_side_need_not_be_text(tmp_path: pathlib.Path) -> None:
+    text = store(tmp_path, [(2, t) for t in (3, 4, 5)]).target
+    pairs: Sides = Captions(Patches(np.array([7, 6, 8])), text)
+    made = batches.Batches(pairs, Batch(tokens=24, shapes=1, multiple=1), 0)
+    (batch,) = made.of_step(0)
+    assert batch["source"].shape == (3, 8, 2) and batch["target"].shape == (3, 5)
+    for patches, ids in zip(batch["source"], batch["target"], strict=True):
+        row = int(patches[0, 0]) - 1
+        assert np.count_nonzero(patches[:, 0]) == pairs.source.lengths[row]
+        assert ids[ids != PAD].tolist() == text[row]
 
 
 def test_prefetch_gives_the_same_batches_in_order(tmp_path: pathlib.Path) -> None:
@@ -369,7 +410,7 @@ def test_shapes_come_in_the_order_of_their_first_batch(tmp_path: pathlib.Path) -
 def test_wanted_rows_are_those_of_the_whole_batch(tmp_path: pathlib.Path) -> None:
     corpus = store(tmp_path, random_lengths(203))
     made = batches.Batches(corpus, Batch(tokens=320, shapes=3, multiple=4), 1)
-    assert made.figures.partly_empty
+    assert made.epoch.partly_empty
     for step, (batch,) in batches.prefetch(
         made, 0, made.per_epoch, lambda height: np.arange(1, height, 2)
     ):
@@ -391,12 +432,12 @@ def test_padding_of_multi30k(tmp_path: pathlib.Path) -> None:
     pairs = list(zip(*lengths, strict=True))[:-1]
     corpus = store(tmp_path, pairs)
     made = batches.Batches(corpus, Batch(4096, 12, 8), 0)
-    assert made.figures.pairs == 29_000
-    assert len(made.shapes) <= 12 and made.figures.padding <= 0.10
+    assert made.epoch.pairs == 29_000
+    assert len(made.shapes) <= 12 and made.epoch.padding <= 0.10
     # As in experiments/multi30k.py:tiny. Sides that are multiples of 8 would leave
     # 19.6 % by rounding alone.
     made = batches.Batches(corpus, Batch(4096, 16, 8, length_multiple=2), 0)
-    assert len(made.shapes) <= 16 and made.figures.padding < 0.10
+    assert len(made.shapes) <= 16 and made.epoch.padding < 0.10
 
 
 # ---- memory and time of a corpus like WMT14
@@ -406,8 +447,6 @@ def test_padding_of_multi30k(tmp_path: pathlib.Path) -> None:
 _LARGE = """
     import json, pathlib, resource, sys, time
     import numpy as np
-    from transformer.config import Batch
-    from transformer.data import batches
 
     folder, count = pathlib.Path(sys.argv[1]), 5_000_000
     rng = np.random.default_rng(0)
@@ -428,13 +467,14 @@ _MEASURE = """
     import numpy as np
     from transformer.config import Batch
     from transformer.data import batches
+    from transformer.data.corpus import Corpus
 
     def seconds(call, *arguments):
         start = time.perf_counter()
         call(*arguments)
         return time.perf_counter() - start
 
-    corpus = batches.Corpus(pathlib.Path(sys.argv[1]), "train")
+    corpus = Corpus(pathlib.Path(sys.argv[1]), "train")
     start = time.perf_counter()
     made = batches.Batches(corpus, Batch(25_000, 12, 8, 8, 1), 0)
     figures = {
@@ -444,7 +484,7 @@ _MEASURE = """
             np.median([seconds(made.batch_at, step) for step in range(1000)])
         ),
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "padding": made.figures.padding,
+        "padding": made.epoch.padding,
     }
     print(json.dumps(figures))
 """

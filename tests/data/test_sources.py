@@ -13,6 +13,7 @@ from support.paths import ROOT
 
 from transformer.config import Data, UserError
 from transformer.data import sources
+from transformer.data.sources import number_words
 
 DATA = Data(
     source="numbers",
@@ -31,14 +32,19 @@ DATA = Data(
 )
 
 
-def numbers(**changes: object) -> sources.Numbers:
+def numbers(**changes: object) -> number_words.Numbers:
     data = dataclasses.replace(DATA, **changes)  # type: ignore[arg-type]
     source = sources.open_source(data)
-    assert isinstance(source, sources.Numbers)
+    assert isinstance(source, number_words.Numbers)
     return source
 
 
 # ---- numbers
+
+
+def test_a_source_that_is_not_there_is_refused() -> None:
+    with pytest.raises(UserError, match="expected one of numbers, text, tfds, got 'x'"):
+        sources.open_source(dataclasses.replace(DATA, source="x"))
 
 
 def test_number_words_of_both_languages() -> None:
@@ -77,14 +83,14 @@ def test_every_magnitude_is_covered() -> None:
 
 
 def test_a_walk_visits_every_number_once() -> None:
-    assert sorted(sources._all_numbers(4)) == list(range(10_000))
+    assert sorted(number_words._all_numbers(4)) == list(range(10_000))
 
 
 def test_short_numbers_fall_into_the_splits_of_all_numbers() -> None:
     short = {split: set(numbers(digits=3).numbers(split)) for split in sources.SPLITS}
     assert set.union(*short.values()) == set(range(1000))
     for split, own in short.items():
-        assert {sources.number_split(n) for n in own} == {split}
+        assert {number_words.number_split(n) for n in own} == {split}
 
 
 def test_language_that_num2words_lacks() -> None:

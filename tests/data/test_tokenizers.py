@@ -11,6 +11,7 @@ import sentencepiece
 
 from transformer.config import Tokenizer, UserError
 from transformer.data import tokenizers
+from transformer.data.tokenizers import sentence_piece
 from transformer.ids import BOS, EOS, PAD, UNK
 
 PAIRS = [
@@ -21,7 +22,7 @@ PAIRS = [
 ]
 
 
-def build(folder: pathlib.Path, **changes: Any) -> tokenizers.Vocabulary:
+def make_settings(**changes: Any) -> Tokenizer:
     values: dict[str, Any] = {
         "kind": "sentencepiece",
         "vocab_size": 60,
@@ -29,9 +30,13 @@ def build(folder: pathlib.Path, **changes: Any) -> tokenizers.Vocabulary:
         "source_model": "",
         "target_model": "",
     }
+    return Tokenizer(**(values | changes))
+
+
+def build(folder: pathlib.Path, **changes: Any) -> tokenizers.Vocabulary:
     pairs = changes.pop("pairs", PAIRS)
-    config = Tokenizer(**(values | changes))
-    return tokenizers.build_vocabulary(config, lambda: iter(pairs), folder)
+    settings = make_settings(**changes)
+    return tokenizers.build_vocabulary(settings, lambda: iter(pairs), folder)
 
 
 def foreign_model(**options: Any) -> bytes:
@@ -208,7 +213,8 @@ def test_given_model_of_one_language_and_a_trained_one(tmp_path: pathlib.Path) -
 
 
 def whitespace(*texts: str, size: int = 0) -> tokenizers.Tokenizer:
-    return tokenizers._build_whitespace(texts, size)
+    settings = make_settings(kind="whitespace", vocab_size=size)
+    return tokenizers.Whitespace.build(((text,) for text in texts), settings, "")
 
 
 def test_words_by_frequency_then_code_point() -> None:
@@ -282,13 +288,33 @@ def test_digest_tells_vocabularies_apart(tmp_path: pathlib.Path) -> None:
     assert len(digests) == len(ALL)
 
 
+class Shouting(tokenizers.Bytes):
+    """A tokenizer of a user's own: bytes of capitals."""
+
+    suffix = ".shouting"
+    digest = "shouting"
+
+    def encode(self, text: str) -> list[int]:
+        return super().encode(text.upper())
+
+
+def test_a_tokenizer_is_a_class_and_a_line(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(tokenizers.TOKENIZERS, "shouting", Shouting)
+    built = build(tmp_path, kind="shouting")
+    loaded = tokenizers.load_vocabulary(tmp_path)
+    assert built.digest == loaded.digest and (tmp_path / "source.shouting").exists()
+    assert loaded.target.decode(loaded.source.encode("hear")) == "HEAR"
+
+
 # ---- thinning out a huge corpus
 
 
 @pytest.mark.parametrize("count", [0, 1, 9, 10, 11, 20, 21, 100, 999])
 def test_sample_is_even_and_bounded(count: int) -> None:
     pairs = [(str(i), "") for i in range(count)]
-    kept = [int(source) for source, _ in tokenizers._sample(iter(pairs), 10)]
+    kept = [int(source) for source, _ in sentence_piece._sample(iter(pairs), 10)]
     assert len(kept) == count if count <= 10 else 5 <= len(kept) <= 10
     steps = {b - a for a, b in zip(kept, kept[1:], strict=False)}
     assert len(steps) <= 1 and kept[:1] == [0][:count]

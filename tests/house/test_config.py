@@ -118,8 +118,6 @@ RATES = (
 ).split()
 CHOICES = {
     "device": "any, cpu, gpu, tpu",
-    "data.source": "numbers, text, tfds",
-    "data.measure": "bleu",
     "tokenizer.kind": "sentencepiece, whitespace, bytes",
     "model.kind": "transformer",
     "model.norm": "post, pre",

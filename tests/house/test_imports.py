@@ -35,18 +35,18 @@ KNOWN_BY = {
     "grain": {"data/batches.py"},
     "matplotlib": {"pictures/plots/"},
     "ml_collections": {"cli/"},
-    "num2words": {"data/sources.py"},
+    "num2words": {"data/sources/number_words.py"},
     "optax": {"nn/optimizer.py", "train.py"},
     "orbax": {"run/checkpoints.py"},
     "rich": {"run/records.py"},
     "sacrebleu": {"metrics/bleu.py"},
     "sacremoses": {"metrics/bleu.py"},
     "scipy": {"paper/statistics.py"},
-    "sentencepiece": {"data/tokenizers.py"},
+    "sentencepiece": {"data/tokenizers/sentence_piece.py"},
     "sklearn": {"pictures/curves.py"},
     "submitit": {"tools/ablate/slurm.py"},
     "tensorboardX": {"run/records.py"},
-    "tensorflow_datasets": {"data/sources.py"},
+    "tensorflow_datasets": {"data/sources/tfds.py"},
 }
 # The same for the side-by-side programs: a peer's Python has what that peer needs.
 BENCH_KNOWN_BY = {

@@ -1,5 +1,6 @@
 """Preparation: built once, opened after, refused where it does not fit."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -7,15 +8,18 @@ import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support.paths import ROOT
 from support.texts import make_config, text_config, write_texts
 
+from transformer import config as configs
 from transformer import prepare as preparation
 from transformer.config import UserError
-from transformer.data import batches
+from transformer.data import sources
+from transformer.data.corpus import Counts
 from transformer.prepare import prepare
 
 
@@ -31,10 +35,10 @@ def test_numbers_from_words_to_ids_and_back(tmp_path: pathlib.Path) -> None:
         "validation": 500,
         "test": 1_000,
     }
-    sources, targets = prepared.texts("test")
+    texts, targets = prepared.texts("test")
     vocabulary, corpus = prepared.vocabulary, prepared.corpora["test"]
     for row in (0, 499, 999):
-        assert vocabulary.source.decode(corpus.source[row]) == sources[row]
+        assert vocabulary.source.decode(corpus.source[row]) == texts[row]
         assert vocabulary.target.decode(corpus.target[row]) == targets[row]
     assert prepared.references("test") == targets
 
@@ -73,18 +77,45 @@ def test_text_is_kept_left_out_and_counted(tmp_path: pathlib.Path) -> None:
     said: list[str] = []
     config = text_config(tmp_path / "text", data_max_length=9)
     prepared = prepare(config, tmp_path, said.append)
-    assert prepared.corpora["train"].counts == batches.Counts(2, 1, 1)
+    assert prepared.corpora["train"].counts == Counts(2, 1, 1)
     assert "train: 2 pairs; left out 1 empty, 1 too long" in said
     # Validation and test keep every line, as it stands.
-    sources, targets = prepared.texts("validation")
-    assert sources == ["one@@ two", "", "three\u2028four"]
+    texts, targets = prepared.texts("validation")
+    assert texts == ["one@@ two", "", "three\u2028four"]
     assert targets == ["eins@@ zwei", "x", ""]
-    assert prepared.corpora["validation"].counts == batches.Counts(3)
+    assert prepared.corpora["validation"].counts == Counts(3)
     assert prepared.texts("test") == (["a"], ["A@@ B"])
     assert prepared.checksums["train"][str(tmp_path / "text/train.en")]["lines"] == 4
     manifest = json.loads((prepared.folder / "manifest.json").read_text())
     assert manifest["pairs"]["train"] == {"kept": 2, "empty": 1, "long": 1}
     assert manifest["vocabulary"] == prepared.vocabulary.digest
+
+
+@dataclasses.dataclass(frozen=True)
+class Reversed:
+    """A source of a user's own: some words and the same ones backwards."""
+
+    data: configs.Data
+
+    def pairs(self, split: sources.Split) -> Iterator[sources.Pair]:
+        for word in (split, self.data.name):
+            yield word, word[::-1]
+
+    def checksums(self, split: sources.Split) -> sources.Checksums:
+        return {self.data.name: {"lines": 2, "sha256": split}}
+
+
+def test_a_source_is_a_class_and_a_line(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sources.SOURCES, "reversed", Reversed)
+    config = make_config(data_name="level", data_train_pairs=0, tokenizer_kind="bytes")
+    data = dataclasses.replace(config.data, source="reversed")
+    prepared = prepare(dataclasses.replace(config, data=data), tmp_path)
+    assert prepared.texts("test") == (["test", "level"], ["tset", "level"])
+    assert prepared.checksums["train"] == {"level": {"lines": 2, "sha256": "train"}}
+    target = prepared.corpora["train"].target[0]
+    assert prepared.vocabulary.target.decode(target) == "niart"
 
 
 def test_references_have_no_joins(tmp_path: pathlib.Path) -> None:

@@ -18,7 +18,7 @@ from support.texts import text_config, write_texts
 from transformer import config, parallel
 from transformer.cli import main as cli
 from transformer.config import Config, UserError
-from transformer.data.batches import Corpus
+from transformer.data.corpus import Corpus
 from transformer.metrics import bleu
 from transformer.paper import report, rows, runs, static
 from transformer.paper.report import marks

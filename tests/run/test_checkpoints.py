@@ -150,7 +150,7 @@ def test_damage_to_any_file_is_told_and_the_one_before_is_used(tmp_path, damage)
         changed = not file.exists() or file.read_bytes() != content
         said: list[str] = []
         before = listing(tmp_path)
-        with Checkpoints(tmp_path, keep=1, say=said.append) as checkpoints:
+        with Checkpoints(tmp_path, keep=1, log=said.append) as checkpoints:
             step, tree, _ = checkpoints.restore(abstract())
         assert step == (1 if changed else 2), file
         assert len(said) == changed
@@ -164,7 +164,7 @@ def test_damaged_digests(tmp_path, digests):
     save_all(tmp_path, [1, 2])
     (tmp_path / "2" / "digests.json").write_bytes(digests)
     said: list[str] = []
-    with Checkpoints(tmp_path, keep=1, say=said.append) as checkpoints:
+    with Checkpoints(tmp_path, keep=1, log=said.append) as checkpoints:
         assert checkpoints.restore(abstract())[0] == 1
     assert len(said) == 1 and str(tmp_path / "2") in said[0] and "\n" not in said[0]
 
@@ -172,7 +172,7 @@ def test_damaged_digests(tmp_path, digests):
 def test_a_run_that_went_back_replaces_the_damaged_checkpoint(tmp_path):
     save_all(tmp_path, [1, 2, 3])
     (tmp_path / "3" / "_CHECKPOINT_METADATA").write_text("rubbish")
-    with Checkpoints(tmp_path, keep=3, say=lambda _: None) as checkpoints:
+    with Checkpoints(tmp_path, keep=3, log=lambda _: None) as checkpoints:
         assert checkpoints.restore(abstract())[0] == 2
         checkpoints.save(3, make_state(33), {})
         assert_same(checkpoints.restore(abstract())[1], make_state(33))
@@ -215,14 +215,14 @@ def test_what_is_removed_is_empty_before_and_counts_no_more(tmp_path, monkeypatc
     assert {name.split("/")[0] for name in seen} == {"1", "2"}
     assert set(seen.values()) == {0}
     monkeypatch.undo()
-    with Checkpoints(tmp_path, keep=2, say=pytest.fail) as checkpoints:
+    with Checkpoints(tmp_path, keep=2, log=pytest.fail) as checkpoints:
         assert_same(checkpoints.restore(abstract(), 3)[1], make_state(3))
 
 
 @pytest.mark.parametrize("at", ["pathlib.Path.unlink", "os.truncate", "shutil.rmtree"])
 def test_a_kill_amid_a_removal_leaves_the_one_before(tmp_path, monkeypatch, at):
     save_all(tmp_path, [1, 2])
-    with Checkpoints(tmp_path, keep=9, say=pytest.fail) as checkpoints:
+    with Checkpoints(tmp_path, keep=9, log=pytest.fail) as checkpoints:
         monkeypatch.setattr(at, killed)
         with pytest.raises(KeyboardInterrupt):
             checkpoints.save(2, make_state(22), {})  # removes the step 2 that is there
@@ -242,7 +242,7 @@ def test_an_emptied_checkpoint_whose_digests_came_back_is_passed_over(tmp_path):
         if file.is_file() and file.name != "digests.json":
             os.truncate(file, 0)
     said: list[str] = []
-    with Checkpoints(tmp_path, keep=2, say=said.append) as checkpoints:
+    with Checkpoints(tmp_path, keep=2, log=said.append) as checkpoints:
         assert checkpoints.restore(abstract())[0] == 1
     assert len(said) == 1 and "2 is damaged" in said[0]
 
@@ -253,7 +253,7 @@ def test_a_linked_copy_keeps_what_a_removed_checkpoint_held(tmp_path):
     with Checkpoints(tmp_path / "run", keep=1) as checkpoints:
         checkpoints.save(2, make_state(2), {})
     assert checkpoints.steps() == [2]
-    with Checkpoints(tmp_path / "copy", keep=1, say=pytest.fail) as checkpoints:
+    with Checkpoints(tmp_path / "copy", keep=1, log=pytest.fail) as checkpoints:
         assert_same(checkpoints.restore(abstract())[1], make_state(1))
 
 
@@ -270,7 +270,7 @@ with Checkpoints(sys.argv[1], keep=2) as checkpoints:
 def test_sigkill_leaves_whole_checkpoints_only(tmp_path):
     abstract_params = {"params": jax.ShapeDtypeStruct((256, 256), jnp.int32)}
     with subprocess.Popen([sys.executable, "-c", SAVE_FOR_EVER, tmp_path]) as process:
-        checkpoints = Checkpoints(tmp_path, keep=2, say=pytest.fail)
+        checkpoints = Checkpoints(tmp_path, keep=2, log=pytest.fail)
         while len(checkpoints.steps()) < 2:
             assert process.poll() is None
             time.sleep(0.01)
@@ -284,7 +284,7 @@ def test_sigkill_leaves_whole_checkpoints_only(tmp_path):
 
 def test_another_shape_names_the_first_parameter_with_both_shapes(tmp_path):
     save_all(tmp_path, [1])
-    with Checkpoints(tmp_path, keep=1, say=pytest.fail) as checkpoints:
+    with Checkpoints(tmp_path, keep=1, log=pytest.fail) as checkpoints:
         with pytest.raises(UserError) as error:
             checkpoints.restore(abstract(width=5))
     assert "expected params.embedding float32 (4, 5)" in str(error.value)
@@ -296,7 +296,7 @@ def test_missing_and_surplus_parameters(tmp_path):
     params = abstract().params
     fewer = {"params": {"embedding": params["embedding"]}}
     more = {"params": params | {"output": params["embedding"]}}
-    with Checkpoints(tmp_path, keep=1, say=pytest.fail) as checkpoints:
+    with Checkpoints(tmp_path, keep=1, log=pytest.fail) as checkpoints:
         with pytest.raises(UserError, match="layer 0.kernel absent, got bfloat16"):
             checkpoints.restore(fewer)
         with pytest.raises(UserError, match="params.output float32.*got absent"):
@@ -310,7 +310,7 @@ def test_nothing_to_restore(tmp_path):
             checkpoints.restore(abstract())
     assert not (tmp_path / "none").exists()
     save_all(tmp_path, [1, 2])
-    with Checkpoints(tmp_path, keep=1, say=lambda _: None) as checkpoints:
+    with Checkpoints(tmp_path, keep=1, log=lambda _: None) as checkpoints:
         with pytest.raises(UserError, match="step 1, 2 in .*got step 3"):
             checkpoints.restore(abstract(), 3)
         for step in (1, 2):

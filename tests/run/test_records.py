@@ -25,7 +25,7 @@ def lines(workdir):
 
 
 def log_steps(workdir, first, last, resumed_at=0):
-    with Records(workdir, 10, resumed_at, say=lambda _: None) as run:
+    with Records(workdir, 10, resumed_at, log=lambda _: None) as run:
         for step in range(first, last + 1):
             run.log(step, {"loss": 1 / step}, {"seconds": 0.25 * first})
             if step % 2 == 0:
@@ -45,7 +45,7 @@ def test_json_is_whole_or_untouched(tmp_path):
 
 
 def test_a_line_holds_values_and_timing_as_keys(tmp_path):
-    with Records(tmp_path, 10, say=lambda _: None) as run:
+    with Records(tmp_path, 10, log=lambda _: None) as run:
         run.log(3, {"loss": 0.5, "skipped": 0}, {"seconds": 2.0})
         run.log(4, {"loss": float("nan"), "grad_norm": float("inf")})
         # On disk at once: a kill must not lose it.
@@ -86,7 +86,7 @@ def test_a_fresh_run_forgets_the_lines_of_one_without_a_checkpoint(tmp_path):
 def test_tensorboard_events_hold_the_same_numbers(tmp_path):
     from tensorboardX.proto.event_pb2 import Event
 
-    with Records(tmp_path, 10, say=lambda _: None) as run:
+    with Records(tmp_path, 10, log=lambda _: None) as run:
         run.log(7, {"loss": 0.5}, {"seconds": 2.0})
     (file,) = (tmp_path / "tensorboard").iterdir()
     data, found = file.read_bytes(), {}
@@ -104,7 +104,7 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path, monkeypatch):
     fake = types.SimpleNamespace(monotonic=lambda: next(clock))
     monkeypatch.setattr(records, "time", fake)
     said: list[str] = []
-    with Records(tmp_path, 2000, say=said.append) as run:
+    with Records(tmp_path, 2000, log=said.append) as run:
         run.show(100, 4.25, 12345.6)
         run.show(200, 3.0, 9.4)
         run.show(2000, 1.0, 9.4)
@@ -126,7 +126,7 @@ def test_a_bar_on_a_terminal(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
-    with Records(tmp_path, 10, say=pytest.fail) as run:
+    with Records(tmp_path, 10, log=pytest.fail) as run:
         run.show(5, 4.25, 12345.6)
         run.say("[bold] best so far")
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
@@ -186,9 +186,9 @@ def test_git_revision_is_that_of_the_tree_that_holds_the_code(tmp_path, monkeypa
 
 
 @given(st.lists(st.integers(0, 9), max_size=8), st.integers(0, 9))
-def test_cutting_keeps_exactly_the_steps_up_to_one(tmp_path_factory, steps, step):
+def test_truncation_keeps_exactly_the_steps_up_to_one(tmp_path_factory, steps, step):
     path = tmp_path_factory.mktemp("cut") / "metrics.jsonl"
     path.write_text("".join(f'{{"step": {n}}}\n' for n in sorted(steps)))
-    records._cut(path, step)
+    records._truncate(path, step)
     kept = [json.loads(line)["step"] for line in path.read_text().splitlines()]
     assert kept == [n for n in sorted(steps) if n <= step]

@@ -1,1 +1,1 @@
-"""Text pairs to batches: sources, tokenizers, batches. Data flows one way."""
+"""Text pairs to batches: sources, tokenizers, corpora. Data flows one way."""

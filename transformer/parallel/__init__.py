@@ -1,4 +1,4 @@
-"""Devices: which there are, and how parameters and the rows of a batch lie on them."""
+"""Devices: which there are, and how parameters and batches are sharded over them."""
 
 from transformer.parallel.devices import (
     accelerators,

@@ -1,7 +1,7 @@
 """The processes of a run, one or several of each host: they join, agree and gather.
 
 All of them run the same program on the same arrays, each of which lies on the devices
-of all; the first one alone writes what people read. With one process, which is the
+of all; the primary one alone writes what people read. With one process, which is the
 rule, nothing here does anything.
 """
 
@@ -30,7 +30,7 @@ def join(
     """Make this process one of several of a run; call it before any computation.
 
     Args:
-      coordinator: HOST:PORT of the first process, or "auto" where jax finds out about
+      coordinator: HOST:PORT of process 0, or "auto" where jax finds out about
         all of them (Slurm, Open MPI, Kubernetes, TPU pods); None = one process.
       num_processes: how many there are.
       process_id: which one this is, counted from 0.
@@ -45,7 +45,7 @@ def join(
                 "--coordinator=HOST:PORT of process 0"
             )
         return
-    # SIGTERM is for the programmes to handle.
+    # SIGTERM is for the programs to handle.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
@@ -64,18 +64,18 @@ def join(
 
 
 def several() -> bool:
-    """Say whether a run has more than one process."""
+    """Return whether a run has more than one process."""
     return jax.process_count() > 1
 
 
 def first() -> bool:
-    """Say whether this process is the one that writes."""
+    """Return whether this process is the primary one, which alone writes."""
     return jax.process_index() == 0
 
 
-def once(say: Callable[[str], None]) -> Callable[[str], None]:
-    """Let the first process alone say things."""
-    return say if first() else lambda text: None
+def once(log: Callable[[str], None]) -> Callable[[str], None]:
+    """Let the primary process alone log."""
+    return log if first() else lambda line: None
 
 
 def meet(name: str) -> None:
@@ -92,7 +92,7 @@ def least(number: int) -> int:
 
 
 def fetch(tree: Any) -> Any:
-    """Return arrays that lie on the devices of all processes, whole, as numpy arrays.
+    """Return arrays that are sharded over all processes, as numpy arrays.
 
     Args:
       tree: of arrays; all processes ask for the same.
@@ -103,7 +103,7 @@ def fetch(tree: Any) -> Any:
 
 
 class Votes:
-    """Lets processes agree on what one of them wishes, and none waits for another.
+    """Lets processes agree on what one of them requests, and none waits for another.
 
     The votes are added up by the devices, like the work among which they are cast; the
     outcome is known at the next vote. That of one process is known at once.
@@ -113,19 +113,19 @@ class Votes:
         """Prepare votes on one question, of all processes with devices in a mesh."""
         self._each = NamedSharding(mesh, P(mesh.axis_names))
         self._own_devices = mesh.local_mesh.size
-        whole = NamedSharding(mesh, P())
-        self._add = jax.jit(lambda votes: votes.sum(0), out_shardings=whole)
+        replicated = NamedSharding(mesh, P())
+        self._add = jax.jit(lambda votes: votes.sum(0), out_shardings=replicated)
         self.discard()
 
     def discard(self) -> None:
         """Forget the vote whose outcome is not known yet."""
         self._unread: jax.Array | None = None
 
-    def cast(self, wish: bool) -> bool:
-        """Vote; return whether any process had the wish at the last vote."""
+    def cast(self, request: bool) -> bool:
+        """Vote; return whether any process requested it at the last vote."""
         if not several():
-            return wish
-        mine = np.full(self._own_devices, wish, np.int32)
+            return request
+        mine = np.full(self._own_devices, request, np.int32)
         votes = jax.make_array_from_process_local_data(self._each, mine)
         unread, self._unread = self._unread, self._add(votes)
         return unread is not None and bool(unread)
@@ -133,7 +133,7 @@ class Votes:
 
 @contextlib.contextmanager
 def dependent() -> Iterator[None]:
-    """Say in one line that another process is lost, where a computation fails of it.
+    """Report in one line a lost process that makes a computation fail.
 
     Raises:
       UserError: instead of what jax raises.
@@ -146,7 +146,7 @@ def dependent() -> Iterator[None]:
         reason = str(error).splitlines()[0]
         raise UserError(
             f"process {jax.process_index()}: expected {jax.process_count()} processes, "
-            f"lost one ({reason}); start all of them again, the run goes on from its "
+            f"lost one ({reason}); start all of them again, the run resumes from its "
             "last checkpoint"
         ) from error
 

@@ -53,12 +53,12 @@ def make_mesh(settings: config.Parallel, devices: Sequence[jax.Device]) -> Mesh:
 
 
 def copies(devices: Sequence[jax.Device]) -> Mesh:
-    """Return the mesh for a copy of a model on each device."""
+    """Return the mesh for a replica of a model on each device."""
     return _mesh((len(devices), 1, 1), devices)
 
 
 def copied(tree: Any) -> Any:
-    """Return the shapes of a tree of which each device there is has a copy."""
+    """Return the shapes of a tree that is replicated on all devices."""
     everywhere = NamedSharding(copies(jax.devices()), WHOLE)
     return jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), tree
@@ -91,7 +91,7 @@ def check(settings: config.Config, sizes: Mapping[str, int]) -> None:
         raise UserError(
             "batch.multiple: expected a multiple of data x fsdp x "
             f"optimizer.accumulation = {sizes['data']} x {sizes['fsdp']} x "
-            f"{accumulation} = {parts * accumulation}, the parts that rows are cut "
+            f"{accumulation} = {parts * accumulation}, the parts that rows are sharded "
             f"into, got {settings.batch.multiple}; raise it, or use fewer devices"
         )
 
@@ -118,5 +118,5 @@ def check_divides(sizes: Mapping[str, int], tree: Any) -> None:
 
 
 def row_parts(sizes: Mapping[str, int]) -> int:
-    """Return how many parts the rows of a batch are cut into, by sizes of axes."""
+    """Return how many shards the rows of a batch have, by sizes of axes."""
     return math.prod(sizes[axis] for axis in ROWS)

@@ -1,4 +1,4 @@
-"""How parameters are cut, by their names, over the axes of a mesh."""
+"""How parameters are sharded, by their names, over the axes of a mesh."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 AXES = ("data", "fsdp", "tensor")
-ROWS = ("data", "fsdp")  # the axes of the mesh that the rows of a batch are cut over
-WHOLE = P()  # every device has a copy
+ROWS = (
+    "data",
+    "fsdp",
+)  # the axes that the rows of a batch are sharded over
+WHOLE = P()  # on every device
 BY_ROWS = P(ROWS)  # the first axis is the batch
-# How parameters are cut, by the end of their names: the axis of the mesh for each of
-# their axes. "fsdp" cuts what is stored, and a device puts a parameter together when it
-# needs it; "tensor" cuts what is computed: first into heads or columns of d_ff, then
+# How parameters are sharded, by the end of their names: the axis of the mesh for each
+# of their axes. "fsdp" shards what is stored, and a device gathers a parameter when it
+# needs it; "tensor" shards what is computed: first into heads or columns of d_ff, then
 # back to d_model.
 RULES: dict[str, tuple[str | None, ...]] = {
     "(source|target)_embedding": ("tensor", "fsdp"),  # (V, D)
@@ -35,11 +38,11 @@ RULES: dict[str, tuple[str | None, ...]] = {
 
 
 def partition(tree: Any) -> Any:
-    """Return how each array of a tree is cut, by ``RULES``.
+    """Return how each array of a tree is sharded, by ``RULES``.
 
     Args:
       tree: parameters, or what has a part of the same name for each, like the moments
-        of an optimiser; scalars are whole.
+        of an optimiser; scalars are replicated.
 
     Returns:
       The tree with a ``PartitionSpec`` for each array.
@@ -53,9 +56,9 @@ def shardings(mesh: Mesh, tree: Any) -> Any:
 
 
 def placed(mesh: Mesh, tree: Any) -> Any:
-    """Return the shapes of a tree with the places of its arrays on a mesh."""
+    """Return the shapes of a tree with the shardings of its arrays on a mesh."""
     return jax.tree.map(
-        lambda x, place: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
+        lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
         tree,
         shardings(mesh, tree),
     )

@@ -25,12 +25,12 @@ from transformer.parallel.partition import (
 
 
 def row_axes(mesh: Mesh | None) -> tuple[str, ...]:
-    """Return the axes that rows are cut over, none where each device has them all."""
+    """Return the axes that rows are sharded over, none where they are replicated."""
     return () if mesh is None else tuple(x for x in ROWS if mesh.shape[x] > 1)
 
 
 def cut(tree: Any) -> Any:
-    """Return how a function of ``over_rows`` sees parameters: cut along fsdp alone."""
+    """Return how ``over_rows`` passes parameters: sharded along fsdp alone."""
 
     def without_tensor(spec: P) -> P:
         return P(*(None if axis == "tensor" else axis for axis in spec))
@@ -46,12 +46,12 @@ def over_rows(
     The axis tensor of the mesh is left to the compiler.
 
     Args:
-      mesh: of the devices; with None, or rows that are whole, the function stays as
-        it is.
+      mesh: of the devices; with None, or rows that are replicated, the function stays
+        as it is.
       function: of a tree, then of arrays or trees of arrays whose first axis is the
-        batch; what it is given by keyword is whole.
-      tree: how its first argument is cut, ``WHOLE`` or ``cut``.
-      out: how its results are cut.
+        batch; what it is given by keyword is replicated.
+      tree: how its first argument is sharded, ``WHOLE`` or ``cut``.
+      out: how its results are sharded.
 
     Returns:
       The function of global arrays.
@@ -61,7 +61,7 @@ def over_rows(
     # The compiler has nothing to do for an axis of one device: map over that too.
     mapped = {axis for axis in AXES if axis in ROWS or mesh.shape[axis] == 1}
 
-    def globally(first, *batch, **rest):
+    def globally(first: Any, *batch: Any, **rest: Any) -> Any:
         return jax.shard_map(
             lambda first, batch, rest: function(first, *batch, **rest),
             mesh=mesh,
@@ -75,13 +75,13 @@ def over_rows(
 
 
 def gather(tree: Any, axes: Sequence[str]) -> Any:
-    """Put the parameters together that are cut along fsdp.
+    """All-gather the parameters that are sharded along fsdp.
 
-    The derivative adds the gradients of all devices up and cuts them in the same way
+    The derivative adds the gradients of all devices up and shards them in the same way
     (a reduce-scatter).
 
     Args:
-      tree: this device's parts.
+      tree: this device's shards.
       axes: of the mesh, that this function is mapped over.
     """
     if "fsdp" not in axes:
@@ -92,7 +92,7 @@ def gather(tree: Any, axes: Sequence[str]) -> Any:
 
 
 def gathering_again(function: Callable[..., Any], axes: Sequence[str]) -> Any:
-    """Let the backward pass gather parameters again instead of keeping them whole.
+    """Let the backward pass gather parameters again instead of keeping them.
 
     Args:
       function: that calls ``gather``, to be differentiated.
@@ -101,31 +101,31 @@ def gathering_again(function: Callable[..., Any], axes: Sequence[str]) -> Any:
     if "fsdp" not in axes:
         return function
 
-    def keep(primitive, *_, **__):
+    def keep(primitive: Any, *_: Any, **__: Any) -> bool:
         return primitive.name != "all_gather"
 
     return jax.checkpoint(function, policy=keep)
 
 
-def _gather(part: jax.Array, spec: tuple[str | None, ...]) -> jax.Array:
-    """Put one parameter together along fsdp."""
+def _gather(shard: jax.Array, spec: tuple[str | None, ...]) -> jax.Array:
+    """All-gather one parameter along fsdp."""
     if "fsdp" not in spec:
-        return part
-    put_together = functools.partial(
+        return shard
+    gathered = functools.partial(
         lax.all_gather, axis_name="fsdp", axis=spec.index("fsdp"), tiled=True
     )
     unmapped = jax.sharding.get_abstract_mesh().auto_axes
     if not unmapped:
-        return put_together(part)
-    # The compiler would put the parts along tensor together too: map over that axis.
-    place = P(*(axis if axis in unmapped else None for axis in spec))
+        return gathered(shard)
+    # The compiler would gather the shards along tensor too: map over that axis.
+    auto_spec = P(*(axis if axis in unmapped else None for axis in spec))
     return jax.shard_map(
-        put_together,
-        in_specs=place,
-        out_specs=place,
+        gathered,
+        in_specs=auto_spec,
+        out_specs=auto_spec,
         axis_names=set(unmapped),
         check_vma=False,
-    )(part)
+    )(shard)
 
 
 def add_gradients(tree: Any, axes: Sequence[str]) -> Any:
@@ -136,7 +136,7 @@ def add_gradients(tree: Any, axes: Sequence[str]) -> Any:
       axes: of the mesh, that this function is mapped over.
     """
 
-    def add(path, leaf):
+    def add(path: Any, leaf: Any) -> Any:
         added = "fsdp" in axes_of(path, leaf)  # by the derivative of gather
         return total(leaf, [axis for axis in axes if not (added and axis == "fsdp")])
 
@@ -151,9 +151,9 @@ def total(x: Any, axes: Sequence[str]) -> Any:
 @functools.lru_cache
 def local_rows(mesh: Mesh, count: int) -> np.ndarray:
     """Return which of a batch's rows lie on this process's devices, ascending."""
-    places = NamedSharding(mesh, BY_ROWS).addressable_devices_indices_map((count,))
+    indices = NamedSharding(mesh, BY_ROWS).addressable_devices_indices_map((count,))
     mine = np.zeros(count, bool)
-    for index in places.values():
+    for index in indices.values():
         mine[index] = True
     return np.flatnonzero(mine)
 
@@ -183,8 +183,8 @@ def pmapped(step: Callable[..., Any], mesh: Mesh) -> jax.stages.Wrapped:
     """Map a train step over devices by ``jax.pmap``.
 
     Args:
-      step: of a state, which each device has a copy of, and this device's rows; it
-        returns what is the same on all.
+      step: of a state, which is replicated, and this device's rows; it returns what
+        is the same on all.
       mesh: of the devices, all of them along data.
 
     Returns:

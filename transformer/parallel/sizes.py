@@ -1,7 +1,7 @@
 """Sizes that only round differently: what 0 in a configuration stands for on a device.
 
 ``loss.block`` and ``decode.tokens`` change how much is computed at a time and nothing
-else, so they follow the device, and may be others when a run goes on elsewhere.
+else, so they follow the device, and may be others when a run resumes elsewhere.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def taken(settings: Config) -> dict[str, int]:
 
 
 def line(settings: Config) -> str:
-    """Say in one line which sizes are taken."""
+    """Return one line that names the sizes that are taken."""
     return (
         f"at a time: {settings.loss.block:,} rows of logits (loss.block), "
         f"{settings.decode.tokens:,} source slots of a search (decode.tokens)"

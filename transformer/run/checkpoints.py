@@ -1,9 +1,9 @@
-"""Checkpoints on disk: saved atomically, verified, kept by age and by merit.
+"""Checkpoints on disk: saved atomically, verified, kept by age and by metric.
 
 A folder holds one folder per step, written by Orbax. Beside Orbax's files stands
 ``digests.json`` with the SHA-256 of each of them. It is written last, so a step without
-it was cut short (by a kill, say) and does not count, and a step whose files differ from
-it was damaged later.
+it was interrupted, by a kill for example, and does not count, and a step whose files
+differ from it was damaged later.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class Checkpoints:
     """
 
     def __init__(
-        self, folder: Path, keep: int, say: Callable[[str], None] = print
+        self, folder: Path, keep: int, log: Callable[[str], None] = print
     ) -> None:
         """Look at a folder; nothing is created or removed before the first ``save``.
 
         Args:
           folder: holds one folder per step; need not exist.
           keep: how many of the latest to keep, beside the one of the lowest metric.
-          say: is told of damaged checkpoints, in one line each.
+          log: takes one line for each damaged checkpoint.
         """
         self.folder = Path(folder).absolute()
         self._keep = keep
-        self._say = say
+        self._log = log
         self._worker = ThreadPoolExecutor(max_workers=1)
         self._pending: Future[None] | None = None
 
@@ -65,7 +65,7 @@ class Checkpoints:
             self._worker.shutdown()
 
     def steps(self) -> list[int]:
-        """Return the steps of the whole checkpoints, ascending."""
+        """Return the steps of the complete checkpoints, ascending."""
         if not self.folder.is_dir():
             return []
         names = (path.parent.name for path in self.folder.glob(f"*/{_DIGESTS}"))
@@ -81,8 +81,8 @@ class Checkpoints:
     ) -> None:
         """Save a checkpoint in the background; the arrays may be donated at once.
 
-        Later steps that exist are removed: they are the damaged ones that a resumed run
-        went behind, or belong to a history that this one replaces.
+        Later steps that exist are removed: they are damaged ones before which a run
+        resumed, or belong to a history that this one replaces.
 
         Args:
           step: number of updates made.
@@ -90,7 +90,7 @@ class Checkpoints:
             restored one by one.
           metadata: values that JSON can hold.
           metric: lower is better; None or not finite = not a candidate for the best.
-          temporary: replaced by the next save, whatever ``keep`` says. For the
+          temporary: replaced by the next save, whatever ``keep`` is. For the
             checkpoint of an interrupted run, which an unbroken one would not have.
         """
         self.wait()
@@ -113,12 +113,12 @@ class Checkpoints:
         if self._pending is not None:
             pending, self._pending = self._pending, None
             pending.result()
-            hosts.meet("checkpoint")  # what the first process has added and removed
+            hosts.meet("checkpoint")  # what the primary process has added and removed
 
     def restore(
         self, abstract: Any, step: int | None = None
     ) -> tuple[int, Any, dict[str, Any]]:
-        """Restore the latest checkpoint that is whole, or the one of a step.
+        """Restore the latest undamaged checkpoint, or the one of a step.
 
         Args:
           abstract: a tree of ``jax.ShapeDtypeStruct`` (a leaf without a sharding goes
@@ -152,12 +152,12 @@ class Checkpoints:
                     f"checkpoint {self.folder / str(candidate)} is damaged: {error}"
                 )
                 if step is None:
-                    self._say(f"{problem}; going back to the one before it")
+                    self._log(f"{problem}; going back to the one before it")
         if step is not None:
             raise UserError(f"{problem}; choose another of {_listed(steps)}")
         raise UserError(
-            f"expected a whole checkpoint in {self.folder}, all of {_listed(steps)} "
-            "are damaged; remove the folder to train anew"
+            f"expected an undamaged checkpoint in {self.folder}, all of "
+            f"{_listed(steps)} are damaged; remove the folder to train anew"
         )
 
     def _restore(self, step: int, abstract: Any) -> tuple[Any, dict[str, Any]]:
@@ -169,9 +169,10 @@ class Checkpoints:
         context = ocp.Context()
         context.pytree.loading.partial_load = True
         with context:
-            return ocp.load(path, _placed(abstract)), record["metadata"]
+            return ocp.load(path, _with_shardings(abstract)), record["metadata"]
 
     def _finish(self, path: Path, response: Any) -> None:
+        """Wait for Orbax, write the digests and remove what is not kept."""
         response.result()
         if not hosts.first():
             return
@@ -182,6 +183,7 @@ class Checkpoints:
         self._remove_unless(lambda other: other in kept)
 
     def _kept(self, newest: int) -> set[int]:
+        """Return the steps to keep: the newest, the latest ones and the best."""
         regular, ranked = [], {}
         for step in self.steps():
             try:
@@ -197,14 +199,15 @@ class Checkpoints:
         return {newest, *regular[-self._keep :], *best}
 
     def _remove_unless(self, wanted: Callable[[int], bool]) -> None:
+        """Remove incomplete checkpoints, and those of steps that are not wanted."""
         if not self.folder.is_dir():
             return
-        whole = self.steps()
+        complete = self.steps()
         for path in sorted(self.folder.iterdir()):
             name = path.name.split(".")[0]  # Orbax's own scratch folders: STEP.orbax...
             if not (path.is_dir() and name.isdecimal()):
                 continue
-            if path.name != name or int(name) not in whole or not wanted(int(name)):
+            if path.name != name or int(name) not in complete or not wanted(int(name)):
                 _remove(path)
 
 
@@ -217,13 +220,13 @@ def average(folder: Path, steps: Sequence[int], abstract: Any) -> Any:
       abstract: the tree of the parameters, as for ``Checkpoints.restore``.
 
     Returns:
-      Their arithmetic mean, summed in float64, in the structure, dtypes and places of
-      ``abstract``.
+      Their arithmetic mean, summed in float64, in the structure, dtypes and shardings
+      of ``abstract``.
 
     Raises:
       UserError: a step is absent or damaged, or its parameters differ in shape.
     """
-    wanted, structure = jax.tree.flatten(_placed(abstract))
+    wanted, structure = jax.tree.flatten(_with_shardings(abstract))
     total = [np.zeros(like.shape, np.float64) for like in wanted]
     with Checkpoints(folder, keep=len(steps)) as checkpoints:
         for step in steps:
@@ -242,7 +245,7 @@ def average(folder: Path, steps: Sequence[int], abstract: Any) -> Any:
 def save_inference(
     folder: Path, step: int, params: Any, metadata: dict[str, Any]
 ) -> None:
-    """Save parameters alone, e.g. averaged ones, marked as good for inference only."""
+    """Save parameters alone, e.g. averaged ones, marked as inference-only."""
     with Checkpoints(folder, keep=1) as checkpoints:
         checkpoints.save(step, {"params": params}, metadata | {"inference_only": True})
 
@@ -255,6 +258,7 @@ def _orbax() -> Any:
 
 
 def _describe(tree: Any) -> dict[str, str]:
+    """Return "dtype shape" of each array by its dotted name."""
     return {
         jax.tree_util.keystr(path, simple=True, separator="."): (
             f"{leaf.dtype} {tuple(leaf.shape)}"
@@ -264,6 +268,7 @@ def _describe(tree: Any) -> dict[str, str]:
 
 
 def _compare(record: dict[str, Any], expected: dict[str, str], path: Path) -> None:
+    """Check that the arrays of a checkpoint are those expected, by ``_describe``."""
     parts = {name.split(".")[0] for name in expected}
     saved = {k: v for k, v in record["arrays"].items() if k.split(".")[0] in parts}
     missing = parts - {name.split(".")[0] for name in saved}
@@ -281,7 +286,8 @@ def _compare(record: dict[str, Any], expected: dict[str, str], path: Path) -> No
             )
 
 
-def _placed(abstract: Any) -> Any:
+def _with_shardings(abstract: Any) -> Any:
+    """Return a tree of ``jax.ShapeDtypeStruct`` of which every leaf has a sharding."""
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(
@@ -292,6 +298,7 @@ def _placed(abstract: Any) -> Any:
 
 
 def _record(path: Path) -> dict[str, Any]:
+    """Return what ``save`` recorded of a checkpoint beside its arrays."""
     ocp = _orbax()
     try:
         record = ocp.metadata(path).custom_metadata
@@ -313,7 +320,7 @@ def _digests(path: Path) -> dict[str, str]:
 
 
 def _remove(path: Path) -> None:
-    """Remove the folder of a step; a kill leaves no half of a checkpoint that counts.
+    """Remove the folder of a step; a kill leaves no partial checkpoint that counts.
 
     A disk with a bin, like Google Drive, keeps what is removed and counts it: the files
     are emptied first. Those that cannot be are removed as they are, and so are those
@@ -328,6 +335,7 @@ def _remove(path: Path) -> None:
 
 
 def _verify(path: Path) -> None:
+    """Check the digests of a checkpoint's files."""
     try:
         expected, found = json.loads((path / _DIGESTS).read_bytes()), _digests(path)
         changed = set(expected.items()) ^ set(found.items())

@@ -38,7 +38,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_metrics(workdir: Path) -> list[dict[str, Any]]:
-    """Return the lines of metrics.jsonl in order, without one torn by a kill.
+    """Return the lines of metrics.jsonl in order, without one truncated by a kill.
 
     Raises:
       UserError: if a line is no JSON.
@@ -51,14 +51,14 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
         return [json.loads(line) for line in whole]
     except ValueError as error:
         raise config.UserError(
-            f"{path}: expected a JSON object a line: {error}"
+            f"{path}: expected one JSON object per line: {error}"
         ) from None
 
 
 class Records:
     """The metrics and the progress of one run; a context manager.
 
-    ``metrics.jsonl`` holds one JSON object a line, in the order of the steps. A run
+    ``metrics.jsonl`` holds one JSON object per line, in the order of the steps. A run
     that was killed and resumed ends with the same lines as one that was not, but for
     the keys of ``timing``. A number that is not finite is written as null.
     """
@@ -68,21 +68,21 @@ class Records:
         workdir: Path,
         total_steps: int,
         step: int = 0,
-        say: Callable[[str], None] = print,
+        log: Callable[[str], None] = print,
     ) -> None:
         """Open the files of a run, and forget what was written after ``step``.
 
         Args:
           workdir: folder of the run; it exists.
           total_steps: where the progress ends.
-          step: of the checkpoint that the run goes on from.
-          say: prints a line where there is no terminal to draw a bar on.
+          step: of the checkpoint that the run resumes from.
+          log: takes a line where there is no terminal to draw a bar on.
         """
-        _cut(workdir / "metrics.jsonl", step)
+        _truncate(workdir / "metrics.jsonl", step)
         self._lines = (workdir / "metrics.jsonl").open("a", encoding="utf-8")
         self._workdir, self._step = workdir, step
         self._total = total_steps
-        self._print = say
+        self._print = log
         self._bar = _bar(total_steps, step) if sys.stderr.isatty() else None
         self._first: tuple[int, float] | None = None
 
@@ -160,7 +160,7 @@ class Records:
 
 
 class NoRecords(Records):
-    """The records of a process that is not the first of its run: nothing."""
+    """The records of a process that is not the primary one: nothing."""
 
     def __init__(self) -> None:
         pass
@@ -171,10 +171,15 @@ class NoRecords(Records):
     def __exit__(self, *_: object) -> None:
         pass
 
-    def log(self, step, values, timing=None) -> None:
+    def log(
+        self,
+        step: int,
+        values: Mapping[str, float],
+        timing: Mapping[str, float] | None = None,
+    ) -> None:
         pass
 
-    def show(self, step, loss, tokens_per_second) -> None:
+    def show(self, step: int, loss: float, tokens_per_second: float) -> None:
         pass
 
     def say(self, text: str) -> None:
@@ -203,14 +208,14 @@ class Board:
         drawn.
     """
 
-    def __init__(self, columns: Sequence[str], say: Callable[[str], None] = print):
+    def __init__(self, columns: Sequence[str], log: Callable[[str], None] = print):
         """Make an empty table.
 
         Args:
           columns: their names.
-          say: prints a line where there is no terminal.
+          log: takes a line where there is no terminal.
         """
-        self._columns, self._print = columns, say
+        self._columns, self._print = columns, log
         self._shown: tuple[str, Sequence[Sequence[str]]] | None = None
         self._live = _live() if sys.stderr.isatty() else None
         around = 6  # lines: title, head, rules, and one that is free
@@ -254,8 +259,8 @@ def _live() -> Any:
     return Live(console=Console(stderr=True), auto_refresh=False)
 
 
-def _cut(path: Path, step: int) -> None:
-    """Truncate a file of lines at the first one of a later step, or torn by a kill."""
+def _truncate(path: Path, step: int) -> None:
+    """Truncate a file of lines at the first of a later step, or broken by a kill."""
     if not path.exists():
         return
     with path.open("r+b") as lines:
@@ -284,7 +289,7 @@ def write_run_record(
       settings: the resolved configuration, as the user wrote it.
       vocabulary_digest: of the tokenizers.
       checksums: by split, of the data.
-      tokens: real (not padding) target tokens that training has seen so far.
+      tokens: target tokens, padding not counted, that training has seen so far.
       sizes: that were taken where the configuration leaves them to the device.
       ended: the run is complete; else "ended" is null.
     """

@@ -24,7 +24,7 @@ def operations(run: Run) -> float | None:
     sizes = _vocabulary(run)
     if sizes is None or not (_corpus(run) / "train.json").is_file():
         return None
-    from transformer.data.batches import Corpus
+    from transformer.data.corpus import Corpus
     from transformer.tools import flops
 
     corpus = Corpus(_corpus(run), "train")

@@ -37,6 +37,6 @@ def measure_input(settings: Config, rounds: int) -> dict[str, Any]:
         "batches/s": made,
         "steps/s": 1 / training,
         "batches ready when a step ends": made * training,
-        "padding": plan.figures.padding,
+        "padding": plan.epoch.padding,
         "shapes, a program each": len(plan.shapes),
     }

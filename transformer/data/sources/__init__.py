@@ -1,0 +1,37 @@
+"""Where sentence pairs come from: a file and a line of ``SOURCES`` for each source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from transformer import config
+from transformer.data.sources.number_words import Numbers
+from transformer.data.sources.source import SPLITS, Checksums, Pair, Source, Split
+from transformer.data.sources.text import Text
+from transformer.data.sources.tfds import TensorFlowDatasets
+
+__all__ = ["SOURCES", "SPLITS", "Checksums", "Pair", "Source", "Split", "open_source"]
+
+SOURCES: dict[str, Callable[[config.Data], Source]] = {
+    "numbers": Numbers,
+    "text": Text,
+    "tfds": TensorFlowDatasets,
+}
+
+
+def open_source(data: config.Data) -> Source:
+    """Open the source that ``data.source`` names.
+
+    Args:
+      data: where the pairs come from.
+
+    Returns:
+      An object with ``pairs(split)`` and ``checksums(split)``.
+
+    Raises:
+      UserError: for a name that no source has, and for files, languages or datasets
+        that are not there.
+    """
+    if data.source not in SOURCES:
+        config.refuse("data.source", f"one of {', '.join(SOURCES)}", data.source)
+    return SOURCES[data.source](data)

@@ -1,0 +1,33 @@
+"""What a source of sentence pairs is: pairs and checksums of three splits."""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+from collections.abc import Iterator
+from typing import Any, Literal, Protocol
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+Pair = tuple[str, str]
+Checksums = dict[str, dict[str, Any]]
+
+
+class Source(Protocol):
+    """Sentence pairs of the three splits, streamed: none is held in memory.
+
+    A pair is ``(source text, target text)``. A text is one line: it never contains
+    ``"\\n"``.
+    """
+
+    def pairs(self, split: Split) -> Iterator[Pair]:
+        """Stream the pairs of a split, always the same ones in the same order."""
+
+    def checksums(self, split: Split) -> Checksums:
+        """Return ``{name of an input: {"lines": n, "sha256": hex}}``."""
+
+
+def sha256(path: pathlib.Path) -> str:
+    """Return the SHA-256 (hex) of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,148 @@
+"""Text files, a line for a sentence, plain or compressed by gzip."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import itertools
+import pathlib
+import typing
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from transformer import config
+from transformer.config import UserError
+from transformer.data.sources.source import Checksums, Pair, Split, sha256
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """Two files a split, line n of one belongs to line n of the other.
+
+    ``data.train = "news+web"`` reads ``news.en`` and ``news.de`` of ``data.dir`` (or
+    ``news.en.gz``, where there is no ``news.en``), then ``web.en`` and ``web.de``.
+    ``"SOURCE_FILE,TARGET_FILE"`` in place of a stem names two files outright.
+
+    A line ends at ``"\\n"`` and nowhere else; one ``"\\r"`` before it belongs to the
+    line end, and a byte order mark at the start of a file is not part of its text.
+    """
+
+    data: config.Data
+
+    def files(self, split: Split) -> list[tuple[pathlib.Path, pathlib.Path]]:
+        """Return the (source file, target file) pairs of a split."""
+        value: str = getattr(self.data, split)
+        if not all(value.split("+")):
+            raise UserError(
+                f"data.{split}: expected file stems joined by '+', got {value!r}; "
+                f"name the files of the {split} split"
+            )
+        return [self._two_files(split, part) for part in value.split("+")]
+
+    def _two_files(self, split: Split, part: str) -> tuple[pathlib.Path, pathlib.Path]:
+        if "," in part:
+            names = [pathlib.Path(name.strip()) for name in part.split(",")]
+            if len(names) != 2:
+                raise UserError(
+                    f"data.{split}: expected SOURCE_FILE,TARGET_FILE, got {part!r}; "
+                    "name exactly two files"
+                )
+            return _existing(split, names[0]), _existing(split, names[1])
+        stem = pathlib.Path(self.data.dir) / part
+        languages = self.data.source_language, self.data.target_language
+        source, target = (
+            _existing(split, plain, plain.with_name(plain.name + ".gz"))
+            for plain in (stem.with_name(f"{stem.name}.{x}") for x in languages)
+        )
+        return source, target
+
+    def pairs(self, split: Split) -> Iterator[Pair]:
+        pairs = itertools.chain.from_iterable(
+            _parallel_lines(*files) for files in self.files(split)
+        )
+        limit = self.data.train_pairs if split == "train" else 0
+        return itertools.islice(pairs, limit or None)
+
+    def checksums(self, split: Split) -> Checksums:
+        sums: Checksums = {}
+        for source, target in self.files(split):
+            for path in (source, target):
+                sums[str(path)] = {"lines": _count(path), "sha256": sha256(path)}
+            _check_counts(
+                source, sums[str(source)]["lines"], target, sums[str(target)]["lines"]
+            )
+        return sums
+
+
+def _existing(split: Split, *candidates: pathlib.Path) -> pathlib.Path:
+    for path in candidates:
+        if path.is_file():
+            return path
+    raise UserError(
+        f"data.{split}: expected a file {' or '.join(map(str, candidates))}, found "
+        f"none; set data.dir and data.{split}"
+    )
+
+
+def _open(path: pathlib.Path) -> BinaryIO:
+    if path.suffix == ".gz":
+        return typing.cast(BinaryIO, gzip.open(path, "rb"))
+    return open(path, "rb")
+
+
+def _raw_lines(path: pathlib.Path) -> Iterator[bytes]:
+    try:
+        with _open(path) as file:
+            yield from file
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path}: expected a readable file, got: {error}") from None
+
+
+def read_lines(path: pathlib.Path) -> Iterator[str]:
+    r"""Stream the lines of a UTF-8 file, plain or .gz, without their ends.
+
+    Args:
+      path: the file; a name that ends in ``.gz`` is decompressed.
+
+    Yields:
+      What stands between two ``"\n"``, less one ``"\r"`` at its end.
+
+    Raises:
+      UserError: for invalid UTF-8, naming the line, and for files that cannot be read.
+    """
+    for number, raw in enumerate(_raw_lines(path), 1):
+        try:
+            line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"{path}, line {number}: expected UTF-8, got byte "
+                f"0x{raw[error.start]:02x} at position {error.start}; "
+                "convert the file to UTF-8"
+            ) from None
+        yield line.removesuffix("\n").removesuffix("\r")
+
+
+def _parallel_lines(source: pathlib.Path, target: pathlib.Path) -> Iterator[Pair]:
+    both = itertools.zip_longest(read_lines(source), read_lines(target))
+    for left, right in both:
+        if left is None or right is None:
+            _check_counts(source, _count(source), target, _count(target))
+        yield left, right
+
+
+def _check_counts(
+    source: pathlib.Path, lines: int, target: pathlib.Path, target_lines: int
+) -> None:
+    if lines != target_lines:
+        raise UserError(
+            f"expected as many lines in {target} as in {source}, got {target_lines} "
+            f"and {lines}: line {min(lines, target_lines) + 1} has no partner; align "
+            "the files"
+        )
+    if not lines:
+        raise UserError(f"{source}: expected sentences, got an empty file; fill it")
+
+
+def _count(path: pathlib.Path) -> int:
+    return sum(1 for _ in _raw_lines(path))

@@ -1,0 +1,197 @@
+"""Pieces of words, learnt or given, by sentencepiece."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import io
+import itertools
+import pathlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from transformer import config
+from transformer.config import UserError
+from transformer.data.tokenizers.tokenizer import Texts, with_ellipses
+from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
+
+# sentencepiece holds its training text in memory: this many pairs take 1.2 GB.
+TRAINING_PAIRS = 500_000
+
+
+class SentencePiece:
+    """A sentencepiece model, its ids renumbered so that ours are the special ones.
+
+    Models that this project trains have PAD, UNK, BOS, EOS = 0, 1, 2, 3 already. In
+    others the special pieces move to the front (one they lack is never produced) and
+    the rest follow in their own order.
+
+    Args:
+      model: the bytes of a ``.model`` file.
+      name: what an error calls it.
+    """
+
+    suffix = ".model"
+
+    def __init__(self, model: bytes, name: str = "the model"):
+        import sentencepiece
+
+        try:
+            self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
+        except RuntimeError:
+            raise UserError(
+                f"{name}: expected a sentencepiece model, got something else; "
+                "give the .model file"
+            ) from None
+        self._bytes = model
+        m = self._model
+        special = [m.pad_id(), m.unk_id(), m.bos_id(), m.eos_id()]
+        rest = [i for i in range(m.get_piece_size()) if i not in special]
+        self._theirs = special + rest  # our id -> the model's, -1 where it has none
+        self._ours = {theirs: ours for ours, theirs in enumerate(self._theirs)}
+        self._same = self._theirs == list(range(len(self._theirs)))
+
+    @classmethod
+    def build(
+        cls, texts: Iterable[Texts], tokenizer: config.Tokenizer, model: str
+    ) -> SentencePiece:
+        if model:
+            return _given(model, tokenizer.vocab_size)
+        return _train(itertools.chain.from_iterable(_sample(texts)), tokenizer)
+
+    @classmethod
+    def load(cls, path: pathlib.Path) -> SentencePiece:
+        return cls(path.read_bytes(), str(path))
+
+    @property
+    def size(self) -> int:
+        return len(self._theirs)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(b"sentencepiece\n" + self._bytes).hexdigest()
+
+    def encode(self, text: str) -> list[int]:
+        return self._renumber(self._model.encode(text))
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self._renumber(ids) for ids in self._model.encode(list(texts))]
+
+    def _renumber(self, ids: list[int]) -> list[int]:
+        return ids if self._same else [self._ours[i] for i in ids]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        known = (self._known(i) for i in ids if i not in (PAD, BOS, EOS))
+        return self._model.decode([self._theirs[i] for i in known])
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        known = (self._known(i) for i in ids)
+        return [
+            SPECIAL[i] if i <= EOS else self._model.id_to_piece(self._theirs[i])
+            for i in known
+        ]
+
+    def labels(self, ids: Sequence[int]) -> list[str]:
+        bare = [piece.removeprefix("\u2581") or "\u2423" for piece in self.pieces(ids)]
+        return with_ellipses(bare, ids, self.words(ids))
+
+    def words(self, ids: Sequence[int]) -> list[int]:
+        begins = [piece.startswith("\u2581") for piece in self.pieces(ids)]
+        return list(itertools.accumulate(begins[1:], initial=0)) if begins else []
+
+    def _known(self, id_: int) -> int:
+        return int(id_) if 0 <= id_ < self.size else UNK
+
+    def plain(self, text: str) -> str:
+        return text
+
+    def save(self, path: pathlib.Path) -> None:
+        path.write_bytes(self._bytes)
+
+
+def checksum(model: str) -> dict[str, str]:
+    """Return ``{"sha256": hex}`` of a given sentencepiece model."""
+    return {"sha256": hashlib.sha256(_read_model(model)).hexdigest()}
+
+
+def _read_model(path: str) -> bytes:
+    try:
+        return pathlib.Path(path).read_bytes()
+    except OSError as error:
+        raise UserError(
+            f"expected a sentencepiece model {path}, got: {error}; set "
+            "tokenizer.source_model and target_model"
+        ) from None
+
+
+def _given(path: str, limit: int) -> SentencePiece:
+    given = SentencePiece(_read_model(path), path)
+    if limit and given.size > limit:
+        raise UserError(
+            f"tokenizer.vocab_size: expected at least {given.size}, the pieces of "
+            f"{path}, got {limit}; set it to 0 or {given.size}"
+        )
+    return given
+
+
+def _sample(texts: Iterable[Texts], limit: int = TRAINING_PAIRS) -> Iterator[Texts]:
+    """Keep the texts of at most ``limit`` pairs, evenly, not knowing how many come."""
+    kept: list[Texts] = []
+    stride = 1
+    for number, one in enumerate(texts):
+        if number % stride:
+            continue
+        if len(kept) == limit:
+            kept = kept[::2]
+            stride *= 2
+            if number % stride:
+                continue
+        kept.append(one)
+    return iter(kept)
+
+
+def _train(texts: Iterable[str], tokenizer: config.Tokenizer) -> SentencePiece:
+    import sentencepiece
+
+    if not tokenizer.vocab_size:
+        raise UserError(
+            "tokenizer.vocab_size: expected a number of pieces to train "
+            "sentencepiece, got 0; set it, 8000 say"
+        )
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(texts),
+            model_writer=model,
+            model_type="bpe",
+            vocab_size=tokenizer.vocab_size,
+            character_coverage=1.0,
+            pad_id=PAD,
+            unk_id=UNK,
+            bos_id=BOS,
+            eos_id=EOS,
+            minloglevel=3,
+        )
+    except RuntimeError as error:
+        raise _training_error(error, tokenizer.vocab_size) from None
+    return SentencePiece(model.getvalue())
+
+
+def _training_error(error: RuntimeError, size: int) -> Exception:
+    """Turn sentencepiece's complaints about the text into the user's words."""
+    message = str(error)
+    if largest := re.search(r"value <= (\d+)", message):
+        return UserError(
+            f"tokenizer.vocab_size: expected at most {largest[1]}, all that this "
+            f"training text can fill, got {size}; set it to {largest[1]} or less"
+        )
+    if "sentences_.empty()" in message:
+        return UserError(
+            "data.train: expected text to train sentencepiece, got none; give sentences"
+        )
+    if needed := re.search(r"required_chars\. \d+ vs (\d+)", message):
+        return UserError(
+            f"tokenizer.vocab_size: expected at least {needed[1]}, the characters of "
+            f"the training text, got {size}; set it to more than {needed[1]}"
+        )
+    return error

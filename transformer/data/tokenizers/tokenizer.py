@@ -1,0 +1,97 @@
+"""What a tokenizer is, and what the tokenizers of words in pieces share."""
+
+from __future__ import annotations
+
+import pathlib
+import typing
+from collections.abc import Iterable, Sequence
+
+from transformer import config
+from transformer.ids import BOS, EOS, PAD
+
+Pairs = Iterable[tuple[str, str]]
+Texts = tuple[str, ...]  # of one pair
+
+
+class Tokenizer(typing.Protocol):
+    """One language's text to ids and back.
+
+    Attributes:
+      size: number of ids, the four special ones included.
+      digest: SHA-256 (hex) of everything that decides what the ids mean.
+      suffix: of the file that ``save`` writes.
+    """
+
+    suffix: str
+
+    @classmethod
+    def build(
+        cls, texts: Iterable[Texts], tokenizer: config.Tokenizer, model: str
+    ) -> Tokenizer:
+        """Train a tokenizer, or read a given one.
+
+        Args:
+          texts: of each training pair, the side or the two sides to cover.
+          tokenizer: what to build.
+          model: the given model, "" = none.
+
+        Raises:
+          UserError: if the text cannot fill, or does not fit,
+            ``tokenizer.vocab_size``.
+        """
+
+    @classmethod
+    def load(cls, path: pathlib.Path) -> Tokenizer:
+        """Read the file that ``save`` wrote."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def digest(self) -> str: ...
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a text, none of them special except UNK."""
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return ``encode`` of each text, on all cores where that is faster."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text of ids; PAD, BOS and EOS are left out."""
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """Return the written form of each id."""
+
+    def labels(self, ids: Sequence[int]) -> list[str]:
+        """Return the pieces for people to read, an ellipsis where a word goes on."""
+
+    def words(self, ids: Sequence[int]) -> list[int]:
+        """Return for each id the number of its word, from 0, in the text of all."""
+
+    def plain(self, text: str) -> str:
+        """Return a line of the corpus as ``decode`` would write it: joins undone."""
+
+    def save(self, path: pathlib.Path) -> None:
+        """Write the file that ``load_vocabulary`` reads."""
+
+
+def with_ellipses(
+    pieces: list[str], ids: Sequence[int], words: Sequence[int]
+) -> list[str]:
+    """Put an ellipsis where two pieces of a word meet; special ones stand alone.
+
+    Args:
+      pieces: the text of each id.
+      ids: of a sentence.
+      words: the number of each id's word.
+    """
+    alone = [i in (PAD, BOS, EOS) for i in ids]
+    meet = [
+        words[i] == words[i + 1] and not alone[i] and not alone[i + 1]
+        for i in range(len(ids) - 1)
+    ]
+    before, after = [False, *meet], [*meet, False]
+    return [
+        "\u2026" * b + piece + "\u2026" * a
+        for b, piece, a in zip(before, pieces, after, strict=False)
+    ]

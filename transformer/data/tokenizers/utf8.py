@@ -1,0 +1,68 @@
+"""The bytes of UTF-8: any text, 256 ids."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import pathlib
+from collections.abc import Iterable, Sequence
+from typing import Self
+
+from transformer import config
+from transformer.data.tokenizers.tokenizer import Texts
+from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
+
+
+class Bytes:
+    """The bytes of UTF-8: byte b has id 4 + b."""
+
+    suffix = ".bytes"
+    size = len(SPECIAL) + 256
+    digest = hashlib.sha256(b"bytes").hexdigest()
+
+    @classmethod
+    def build(
+        cls, texts: Iterable[Texts], tokenizer: config.Tokenizer, model: str
+    ) -> Self:
+        return cls()
+
+    @classmethod
+    def load(cls, path: pathlib.Path) -> Self:
+        return cls()
+
+    def encode(self, text: str) -> list[int]:
+        return [byte + len(SPECIAL) for byte in text.encode()]
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Return the text; what is not UTF-8, UNK included, becomes U+FFFD."""
+        shown = (i for i in ids if i not in (PAD, BOS, EOS))
+        # 0xff never occurs in UTF-8.
+        raw = bytes(i - 4 if len(SPECIAL) <= i < self.size else 0xFF for i in shown)
+        return raw.decode(errors="replace")
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        return [self._piece(int(i)) for i in ids]
+
+    def labels(self, ids: Sequence[int]) -> list[str]:
+        space = self.encode(" ")
+        return ["\u2423" if [i] == space else self._piece(int(i)) for i in ids]
+
+    def words(self, ids: Sequence[int]) -> list[int]:
+        """Return the number of each id's word; a space belongs to the one before."""
+        spaces = [i in self.encode(" ") for i in ids]
+        return list(itertools.accumulate(spaces[:-1], initial=0)) if spaces else []
+
+    def _piece(self, id_: int) -> str:
+        if id_ < len(SPECIAL) or id_ >= self.size:
+            return SPECIAL[id_ if 0 <= id_ < self.size else UNK]
+        byte = id_ - len(SPECIAL)
+        return chr(byte) if 0x20 < byte < 0x7F else f"<0x{byte:02X}>"
+
+    def plain(self, text: str) -> str:
+        return text
+
+    def save(self, path: pathlib.Path) -> None:
+        path.write_bytes(b"")
