@@ -132,8 +132,10 @@ class Translator:
         self.settings = sizes.here(settings, vocabulary.target.size)
         self.vocabulary = vocabulary
         self.model = model_of(settings, vocabulary)
-        self.mesh = parallel.copies(devices or jax.devices())
-        self.params = jax.device_put(params, NamedSharding(self.mesh, parallel.WHOLE))
+        self.mesh = parallel.replica_mesh(devices or jax.devices())
+        self.params = jax.device_put(
+            params, NamedSharding(self.mesh, parallel.REPLICATED)
+        )
         self._warn = warn
 
     @functools.cached_property
@@ -507,7 +509,7 @@ def _sampled(
 
 def _each_device(mesh, search):
     """Let each device search for its own sentences, and stop when they are done."""
-    return parallel.over_rows(mesh, search, parallel.WHOLE, parallel.BY_ROWS)
+    return parallel.over_rows(mesh, search, parallel.REPLICATED, parallel.BY_ROWS)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -601,7 +603,7 @@ def load(
     folder = workdir / "checkpoints"
     if step is None and (workdir / "averaged").is_dir():
         folder = workdir / "averaged"
-    abstract = parallel.copied(abstract_params(model_of(settings, vocabulary)))
+    abstract = parallel.replicated(abstract_params(model_of(settings, vocabulary)))
     with Checkpoints(folder, settings.train.keep, warn) as checkpoints:
         _, tree, metadata = checkpoints.restore({"params": abstract}, step)
     if metadata["vocabulary"] != vocabulary.digest:
@@ -653,7 +655,7 @@ def translate_stream(
             links = [f"\t{pharaoh(pairs)}" for pairs in found_links]
         for (_, one), link in zip(every, links, strict=True):
             prefix = f"{one.score:.4f}\t" if scores else ""
-            if hosts.first():
+            if hosts.primary():
                 output.write(f"{prefix}{one.text}{link}\n")
         output.flush()
         first += len(chunk)

@@ -379,7 +379,7 @@ def ablate(
         )
         with Board(_COLUMNS) as board:
             show = _Display(states, board, say).show
-            _run_all(states, launcher, slots, signals, show, board.say)
+            _run_all(states, launcher, slots, signals, show, board.log_line)
     return _conclude(states, bool(signals.received), say)
 
 

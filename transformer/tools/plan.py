@@ -328,7 +328,7 @@ def _wanted(
         shapes = sorted(work.shapes) if every else [_largest(work.shapes)]
         wanted += [("train", shape) for shape in shapes]
     if "evaluate" in kinds:
-        parts = parallel.row_parts(parallel.axis_sizes(settings.parallel, devices))
+        parts = parallel.row_shards(parallel.axis_sizes(settings.parallel, devices))
         (group,) = in_order(longest, decoding.tokens * parts, parts)
         wanted += [("evaluate", (group.height, group.length, group.length))]
     if "search" in kinds:

@@ -90,9 +90,9 @@ def search(
     """
     how, (rows, source, target) = settings.decode, shape
     model = _model(settings, sizes, hardware or of(devices[0]))
-    mesh = parallel.copies(devices)
+    mesh = parallel.replica_mesh(devices)
     by_rows, whole = (
-        NamedSharding(mesh, place) for place in (parallel.BY_ROWS, parallel.WHOLE)
+        NamedSharding(mesh, place) for place in (parallel.BY_ROWS, parallel.REPLICATED)
     )
     variables = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole),
