@@ -93,9 +93,9 @@ def evaluate(
     ]
     _show_samples(results["sentences"], list(translations)[-1], say)
     path = workdir / "results.json"
-    if hosts.first():
+    if hosts.primary():
         write_json(path, results)
-    hosts.meet("results")
+    hosts.barrier("results")
     say(f"results: {path}")
     return path
 
@@ -175,7 +175,7 @@ def corpus_sums(
         device.
     """
     lengths = np.maximum(corpus.source.lengths, corpus.target.lengths)
-    parts = parallel.row_parts(mesh.shape) if mesh else 1
+    parts = parallel.row_shards(mesh.shape) if mesh else 1
     total = np.zeros(4)
     for group in in_order(lengths, settings.decode.tokens * parts, parts):
         batch = {
@@ -197,8 +197,8 @@ def mesh_sums(settings, model, mesh, params, batch) -> losses.Sums:
         whole = parallel.gather(params, axes)
         return parallel.total(batch_sums(settings, model, whole, batch), axes)
 
-    cut = parallel.cut(params)
-    return parallel.over_rows(mesh, add, cut, parallel.WHOLE)(params, batch)
+    cut = parallel.fsdp_specs(params)
+    return parallel.over_rows(mesh, add, cut, parallel.REPLICATED)(params, batch)
 
 
 def _report(name, steps, split, measured, say) -> None:
@@ -299,4 +299,4 @@ def save_average(
 def _abstract(settings: Config, prepared: Prepared) -> Any:
     """Return the parameters to restore, a copy on each device."""
     model = model_of(settings, prepared.vocabulary)
-    return parallel.copied(abstract_params(model))
+    return parallel.replicated(abstract_params(model))

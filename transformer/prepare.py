@@ -89,7 +89,7 @@ def prepare(
                 f"{folder}: expected a prepared corpus or nothing, found a folder "
                 f"without {_MANIFEST}; remove it or set data.prepared"
             )
-        if hosts.first():
+        if hosts.primary():
             _make(config, folder, log)
         while not (folder / _MANIFEST).is_file():
             time.sleep(1)  # the primary process makes it, which may take hours

@@ -209,9 +209,9 @@ def _halves(settings: Config, model: Transformer, mesh: Mesh | None):
         key = dropout_key(state.key, state.step)
         if number is not None:
             key = layers.fold_in(key, number)
-        cut = parallel.cut(state.params)
+        cut = parallel.fsdp_specs(state.params)
         mapped = parallel.over_rows(
-            None if pmapped else mesh, gradients_of, cut, (cut, parallel.WHOLE)
+            None if pmapped else mesh, gradients_of, cut, (cut, parallel.REPLICATED)
         )
         grads, sums = mapped(state.params, batch, key=key)
         return _Gradient(grads, sums, count(batch["source"]), count(batch["target"]))
@@ -353,7 +353,7 @@ def compile_step(
     step = make_train_step(settings, model, mesh)
     laid: Callable[[Batch], Batch] = dict
     if settings.parallel.how == "pmap":
-        laid = functools.partial(parallel.cut_rows, mesh)
+        laid = functools.partial(parallel.split_rows, mesh)
         jitted = parallel.pmapped(step, mesh)
     else:
         places, rows, whole = _places(mesh, abstract)
@@ -409,7 +409,9 @@ def _step_of_several(
 
 def _places(mesh: Mesh, abstract: State) -> tuple[State, NamedSharding, NamedSharding]:
     """Return where a state, what is cut by rows, and what is whole lie on a mesh."""
-    rows, whole = (NamedSharding(mesh, x) for x in (parallel.BY_ROWS, parallel.WHOLE))
+    rows, whole = (
+        NamedSharding(mesh, x) for x in (parallel.BY_ROWS, parallel.REPLICATED)
+    )
     return parallel.shardings(mesh, abstract), rows, whole
 
 
@@ -485,7 +487,7 @@ def adopt_config(settings: Config, workdir: Path) -> None:
                 f"{workdir} belongs to another configuration; expected the same, got "
                 f"{'; '.join(changes)}; choose another workdir or change it back"
             )
-    if hosts.first():
+    if hosts.primary():
         write_json(path, dataclasses.asdict(settings))
 
 
@@ -542,7 +544,7 @@ def _run(settings, written, workdir, mesh, prepared, plan, say, feed) -> bool:
         state, seen = keeper.begin(draw, say)
         first = done = int(state.step)
         keeper.record(seen)
-        records = Records(workdir, total, done, say) if hosts.first() else NoRecords()
+        records = Records(workdir, total, done, say) if hosts.primary() else NoRecords()
         rows = functools.partial(parallel.local_rows, mesh)
         clocks, stops = hosts.Votes(mesh), hosts.Votes(mesh)
         with records:
@@ -660,7 +662,7 @@ class _Keeper:
 
     def record(self, tokens: int, ended: bool = False) -> None:
         """Write the record of the run."""
-        if hosts.first():
+        if hosts.primary():
             write_run_record(
                 self._workdir,
                 self._settings,
@@ -725,7 +727,7 @@ class _Meter:
         self._records.log(
             step, {"validation_nll": nll, "validation_perplexity": perplexity}
         )
-        self._records.say(f"step {step:,}: validation perplexity {perplexity:.3f}")
+        self._records.log_line(f"step {step:,}: validation perplexity {perplexity:.3f}")
 
     def _check_finite(self, step: int, metrics: dict[str, float]) -> None:
         limit = self._settings.optimizer.nonfinite_limit

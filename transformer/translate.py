@@ -132,8 +132,10 @@ class Translator:
         self.settings = sizes.here(settings, vocabulary.target.size)
         self.vocabulary = vocabulary
         self.model = model_of(settings, vocabulary)
-        self.mesh = parallel.copies(devices or jax.devices())
-        self.params = jax.device_put(params, NamedSharding(self.mesh, parallel.WHOLE))
+        self.mesh = parallel.replica_mesh(devices or jax.devices())
+        self.params = jax.device_put(
+            params, NamedSharding(self.mesh, parallel.REPLICATED)
+        )
         self._warn = warn
 
     @functools.cached_property
@@ -448,7 +450,9 @@ def search(
         step, cache = start_search(model, variables, source, beams, length)
         return decode.search(how, step, cache, limits, length, keys)
 
-    mapped = parallel.over_rows(mesh, each_device, parallel.WHOLE, parallel.BY_ROWS)
+    mapped = parallel.over_rows(
+        mesh, each_device, parallel.REPLICATED, parallel.BY_ROWS
+    )
     return mapped(variables, source, limits, numbers, seed=seed)
 
 
@@ -543,7 +547,7 @@ def load(
     folder = workdir / "checkpoints"
     if step is None and (workdir / "averaged").is_dir():
         folder = workdir / "averaged"
-    abstract = parallel.copied(abstract_params(model_of(settings, vocabulary)))
+    abstract = parallel.replicated(abstract_params(model_of(settings, vocabulary)))
     with Checkpoints(folder, settings.train.keep, warn) as checkpoints:
         _, tree, metadata = checkpoints.restore({"params": abstract}, step)
     if metadata["vocabulary"] != vocabulary.digest:
@@ -595,7 +599,7 @@ def translate_stream(
             links = [f"\t{pharaoh(pairs)}" for pairs in found_links]
         for (_, one), link in zip(every, links, strict=True):
             prefix = f"{one.score:.4f}\t" if scores else ""
-            if hosts.first():
+            if hosts.primary():
                 output.write(f"{prefix}{one.text}{link}\n")
         output.flush()
         first += len(chunk)

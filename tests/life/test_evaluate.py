@@ -19,7 +19,7 @@ import transformer
 from transformer import config
 from transformer import train as training
 from transformer.config import UserError
-from transformer.data import sources
+from transformer.data.sources import number_words
 from transformer.evaluate import average, corpus_sums, evaluate, steps_to_average
 from transformer.ids import BOS
 from transformer.metrics import bleu
@@ -65,8 +65,8 @@ SETTINGS = base(
 
 def few_numbers(patch: pytest.MonkeyPatch) -> None:
     """Let the source have few pairs, all of similar length: less is compiled."""
-    patch.setattr(sources, "_NUMBER_PAIRS", PAIRS)
-    patch.setattr(sources, "_DIGITS", range(3, 5))
+    patch.setattr(number_words, "_NUMBER_PAIRS", PAIRS)
+    patch.setattr(number_words, "_DIGITS", range(3, 5))
 
 
 @pytest.fixture(scope="module")

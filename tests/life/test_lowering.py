@@ -119,7 +119,7 @@ def encode(c: Config, model: Transformer) -> Any:
 
 
 def one_device() -> Any:
-    return parallel.copies(jax.devices()[:1])
+    return parallel.replica_mesh(jax.devices()[:1])
 
 
 def variables(model: Transformer) -> Any:

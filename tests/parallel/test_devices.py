@@ -61,14 +61,14 @@ def test_every_parameter_has_one_rule_that_fits(changes):
 
 def test_a_parameter_without_a_rule_is_an_error():
     with pytest.raises(KeyError, match="no rule in parallel.RULES .* lstm.gate"):
-        parallel.partition({"lstm": {"gate": np.zeros((2, 2))}})
+        parallel.specs({"lstm": {"gate": np.zeros((2, 2))}})
 
 
 def test_moments_are_cut_like_their_parameter():
     settings = tiny(**{"optimizer.name": "adam"})
     model = make_model(settings.model, V, V)
     state = jax.eval_shape(functools.partial(train.init_state, settings, model))
-    cut = parallel.partition(state)
+    cut = parallel.specs(state)
     adam = cut.opt_state.inner_state[0]
     assert adam.mu == adam.nu == cut.params
     kernel = cut.params["encoder_0"]["feed_forward"]["kernel_1"]

@@ -204,7 +204,7 @@ def test_the_program_keeps_rows_and_moments_apart():
     parts = 0
     for leaf in jax.tree.leaves(it.abstract):
         parts += math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-    batch = ROWS * (6 + 5) * 4 // parallel.row_parts(it.mesh.shape)
+    batch = ROWS * (6 + 5) * 4 // parallel.row_shards(it.mesh.shape)
     memory = compiled.memory_analysis()
     unread = 1  # whether the last gradient was finite
     assert memory.argument_size_in_bytes == parts + batch - unread
@@ -216,7 +216,7 @@ def test_the_program_keeps_rows_and_moments_apart():
     whole = set()
     for leaf, spec in zip(
         jax.tree.leaves(it.abstract.params),
-        jax.tree.leaves(parallel.partition(it.abstract.params)),
+        jax.tree.leaves(parallel.specs(it.abstract.params)),
         strict=True,
     ):
         sizes = zip(leaf.shape, spec, strict=True)

@@ -108,7 +108,7 @@ def test_plain_lines_where_there_is_no_terminal(tmp_path, monkeypatch):
         run.show(100, 4.25, 12345.6)
         run.show(200, 3.0, 9.4)
         run.show(2000, 1.0, 9.4)
-        run.say("best so far")
+        run.log_line("best so far")
     assert said == [
         "step 100/2,000  loss 4.250  12,346 tokens/s  ? left",
         "step 200/2,000  loss 3.000  9 tokens/s  0:03:00 left",
@@ -128,7 +128,7 @@ def test_a_bar_on_a_terminal(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "stderr", screen)
     with Records(tmp_path, 10, log=pytest.fail) as run:
         run.show(5, 4.25, 12345.6)
-        run.say("[bold] best so far")
+        run.log_line("[bold] best so far")
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
     assert "5/10" in text and "loss 4.250  12,346 tokens/s  ? left" in text
     assert "[bold] best so far" in text

@@ -68,17 +68,17 @@ def several() -> bool:
     return jax.process_count() > 1
 
 
-def first() -> bool:
+def primary() -> bool:
     """Return whether this process is the primary one, which alone writes."""
     return jax.process_index() == 0
 
 
 def once(log: Callable[[str], None]) -> Callable[[str], None]:
     """Let the primary process alone log."""
-    return log if first() else lambda line: None
+    return log if primary() else lambda line: None
 
 
-def meet(name: str) -> None:
+def barrier(name: str) -> None:
     """Wait until all processes are here."""
     if several():
         multihost_utils.sync_global_devices(name)

@@ -11,7 +11,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 
 from transformer import config
 from transformer.config import UserError
-from transformer.parallel.partition import AXES, ROWS, WHOLE, axes_of, name_of
+from transformer.parallel.partition import AXES, REPLICATED, ROWS, axes_of, name_of
 
 
 def axis_sizes(settings: config.Parallel, devices: int) -> dict[str, int]:
@@ -52,14 +52,14 @@ def make_mesh(settings: config.Parallel, devices: Sequence[jax.Device]) -> Mesh:
     return _mesh(tuple(sizes.values()), devices)
 
 
-def copies(devices: Sequence[jax.Device]) -> Mesh:
+def replica_mesh(devices: Sequence[jax.Device]) -> Mesh:
     """Return the mesh for a replica of a model on each device."""
     return _mesh((len(devices), 1, 1), devices)
 
 
-def copied(tree: Any) -> Any:
+def replicated(tree: Any) -> Any:
     """Return the shapes of a tree that is replicated on all devices."""
-    everywhere = NamedSharding(copies(jax.devices()), WHOLE)
+    everywhere = NamedSharding(replica_mesh(jax.devices()), REPLICATED)
     return jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), tree
     )
@@ -86,7 +86,7 @@ def check(settings: config.Config, sizes: Mapping[str, int]) -> None:
             f"parallel.tensor: expected a divisor of model.heads = {heads}, got "
             f"{tensor}; change one of them"
         )
-    parts, accumulation = row_parts(sizes), settings.optimizer.accumulation
+    parts, accumulation = row_shards(sizes), settings.optimizer.accumulation
     if settings.batch.multiple % (parts * accumulation):
         raise UserError(
             "batch.multiple: expected a multiple of data x fsdp x "
@@ -117,6 +117,6 @@ def check_divides(sizes: Mapping[str, int], tree: Any) -> None:
                 )
 
 
-def row_parts(sizes: Mapping[str, int]) -> int:
+def row_shards(sizes: Mapping[str, int]) -> int:
     """Return how many shards the rows of a batch have, by sizes of axes."""
     return math.prod(sizes[axis] for axis in ROWS)

@@ -14,7 +14,7 @@ ROWS = (
     "data",
     "fsdp",
 )  # the axes that the rows of a batch are sharded over
-WHOLE = P()  # on every device
+REPLICATED = P()  # on every device
 BY_ROWS = P(ROWS)  # the first axis is the batch
 # How parameters are sharded, by the end of their names: the axis of the mesh for each
 # of their axes. "fsdp" shards what is stored, and a device gathers a parameter when it
@@ -37,7 +37,7 @@ RULES: dict[str, tuple[str | None, ...]] = {
 }
 
 
-def partition(tree: Any) -> Any:
+def specs(tree: Any) -> Any:
     """Return how each array of a tree is sharded, by ``RULES``.
 
     Args:
@@ -52,7 +52,7 @@ def partition(tree: Any) -> Any:
 
 def shardings(mesh: Mesh, tree: Any) -> Any:
     """Return the tree with the ``NamedSharding`` of each array on a mesh."""
-    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), partition(tree))
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs(tree))
 
 
 def placed(mesh: Mesh, tree: Any) -> Any:

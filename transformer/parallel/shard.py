@@ -17,10 +17,10 @@ from transformer.parallel import hosts
 from transformer.parallel.partition import (
     AXES,
     BY_ROWS,
+    REPLICATED,
     ROWS,
-    WHOLE,
     axes_of,
-    partition,
+    specs,
 )
 
 
@@ -29,13 +29,13 @@ def row_axes(mesh: Mesh | None) -> tuple[str, ...]:
     return () if mesh is None else tuple(x for x in ROWS if mesh.shape[x] > 1)
 
 
-def cut(tree: Any) -> Any:
+def fsdp_specs(tree: Any) -> Any:
     """Return how ``over_rows`` passes parameters: sharded along fsdp alone."""
 
     def without_tensor(spec: P) -> P:
         return P(*(None if axis == "tensor" else axis for axis in spec))
 
-    return jax.tree.map(without_tensor, partition(tree))
+    return jax.tree.map(without_tensor, specs(tree))
 
 
 def over_rows(
@@ -50,7 +50,7 @@ def over_rows(
         as it is.
       function: of a tree, then of arrays or trees of arrays whose first axis is the
         batch; what it is given by keyword is replicated.
-      tree: how its first argument is sharded, ``WHOLE`` or ``cut``.
+      tree: how its first argument is sharded, ``REPLICATED`` or ``fsdp_specs``.
       out: how its results are sharded.
 
     Returns:
@@ -65,7 +65,7 @@ def over_rows(
         return jax.shard_map(
             lambda first, batch, rest: function(first, *batch, **rest),
             mesh=mesh,
-            in_specs=(tree, BY_ROWS, WHOLE),
+            in_specs=(tree, BY_ROWS, REPLICATED),
             out_specs=out,
             axis_names=mapped,
             check_vma=False,
@@ -188,7 +188,7 @@ def pmapped(step: Callable[..., Any], mesh: Mesh) -> jax.stages.Wrapped:
       mesh: of the devices, all of them along data.
 
     Returns:
-      The step of the state, which is donated, and a batch of ``cut_rows``.
+      The step of the state, which is donated, and a batch of ``split_rows``.
 
     Raises:
       UserError: with several processes.
@@ -208,7 +208,7 @@ def pmapped(step: Callable[..., Any], mesh: Mesh) -> jax.stages.Wrapped:
     )
 
 
-def cut_rows(mesh: Mesh, batch: Any) -> Any:
+def split_rows(mesh: Mesh, batch: Any) -> Any:
     """Give each device of ``pmapped`` its rows.
 
     Args:

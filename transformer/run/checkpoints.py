@@ -94,7 +94,7 @@ class Checkpoints:
             checkpoint of an interrupted run, which an unbroken one would not have.
         """
         self.wait()
-        if hosts.first():
+        if hosts.primary():
             self._remove_unless(lambda other: other < step)
             self.folder.mkdir(parents=True, exist_ok=True)
         ranked = metric is not None and math.isfinite(metric)
@@ -113,7 +113,8 @@ class Checkpoints:
         if self._pending is not None:
             pending, self._pending = self._pending, None
             pending.result()
-            hosts.meet("checkpoint")  # what the primary process has added and removed
+            # The others see what the primary process has added and removed.
+            hosts.barrier("checkpoint")
 
     def restore(
         self, abstract: Any, step: int | None = None
@@ -174,7 +175,7 @@ class Checkpoints:
     def _finish(self, path: Path, response: Any) -> None:
         """Wait for Orbax, write the digests and remove what is not kept."""
         response.result()
-        if not hosts.first():
+        if not hosts.primary():
             return
         scratch = path / f"{_DIGESTS}.partial"
         scratch.write_text(json.dumps(_digests(path), indent=1))

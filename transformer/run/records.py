@@ -139,7 +139,7 @@ class Records:
                 f"{tokens_per_second:,.0f} tokens/s  {left} left"
             )
 
-    def say(self, text: str) -> None:
+    def log_line(self, text: str) -> None:
         """Print a line, above the bar where there is one."""
         if self._bar is not None:
             self._bar.console.print(text, markup=False, highlight=False)
@@ -182,7 +182,7 @@ class NoRecords(Records):
     def show(self, step: int, loss: float, tokens_per_second: float) -> None:
         pass
 
-    def say(self, text: str) -> None:
+    def log_line(self, text: str) -> None:
         pass
 
 
@@ -244,7 +244,7 @@ class Board:
             table.add_row(*row)
         self._live.update(table, refresh=True)
 
-    def say(self, text: str) -> None:
+    def log_line(self, text: str) -> None:
         """Print a line, above the table where there is one."""
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False)

@@ -82,9 +82,9 @@ def evaluation(case: Case) -> jax.stages.Traced:
 def search(case: Case) -> jax.stages.Traced:
     """Trace the configured search of translations."""
     decoding, (rows, source, target) = case.settings.decode, case.shape
-    model, mesh = case.model(), parallel.copies(case.devices)
+    model, mesh = case.model(), parallel.replica_mesh(case.devices)
     by_rows, whole = (
-        NamedSharding(mesh, place) for place in (parallel.BY_ROWS, parallel.WHOLE)
+        NamedSharding(mesh, place) for place in (parallel.BY_ROWS, parallel.REPLICATED)
     )
     variables = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole),

@@ -58,7 +58,7 @@ def ablate(
         )
         with Board(COLUMNS) as board:
             show = Display(states, board, log).show
-            _run_all(states, launcher, slots, signals, show, board.say)
+            _run_all(states, launcher, slots, signals, show, board.log_line)
     return _conclude(states, bool(signals.received), log)
 
 

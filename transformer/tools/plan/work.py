@@ -63,7 +63,7 @@ class Request:
             found += [("train", shape) for shape in chosen]
         if "evaluate" in self.kinds:
             axes = parallel.axis_sizes(self.settings.parallel, devices)
-            parts = parallel.row_parts(axes)
+            parts = parallel.row_shards(axes)
             (group,) = in_order(longest, decoding.tokens * parts, parts)
             found += [("evaluate", (group.height, group.length, group.length))]
         if "search" in self.kinds:
