@@ -333,7 +333,9 @@ def together(verdicts: Sequence[Verdict]) -> Verdict:
     return Verdict("confirmed")
 
 
-def rank_correlation(first: Sequence[float], second: Sequence[float]):
+def rank_correlation(
+    first: Sequence[float], second: Sequence[float]
+) -> tuple[float, float]:
     """Return Spearman's coefficient and its two-sided p-value over permutations.
 
     Args:

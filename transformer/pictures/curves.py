@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -245,7 +245,7 @@ def neighbours(
     return Table(title, ("word", "pieces"), tuple(rows))
 
 
-def _table(translator: Translator, side: Side):
+def _table(translator: Translator, side: Side) -> tuple[Any, np.ndarray]:
     """Return the tokenizer of a side and its embeddings, (V, D)."""
     shared = translator.settings.model.tying == "three"
     table = translator.params[f"{'source' if shared else side}_embedding"]

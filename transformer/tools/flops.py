@@ -142,8 +142,8 @@ def train_step(
     Args:
       settings: sizes.
       rows: B.
-      source: S, slots of the source, padding included.
-      target: T, slots of the target.
+      source: S, padded tokens of the source.
+      target: T, padded tokens of the target.
       vocabulary: V.
 
     Returns:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -87,7 +87,9 @@ def path_law(name: str) -> Law:
     return _measured_law(functools.partial(path_length, name), powers, grid)
 
 
-def _measured_law(measure, names: Iterable[str], grid: Sequence[Sizes]) -> Law:
+def _measured_law(
+    measure: Callable[[Sizes], float], names: Iterable[str], grid: Sequence[Sizes]
+) -> Law:
     """Fit what is measured wherever the sizes differ that the law is in."""
     names = list(names)
     by_size = {tuple(_size(sizes, x) for x in names): sizes for sizes in grid}

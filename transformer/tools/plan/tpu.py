@@ -39,7 +39,7 @@ class Counts(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Counts | None:
-        """Count; None if a loop turns until its sentences end, as that of a search."""
+        """Count; None if a loop runs until its sentences end, as that of a search."""
         try:
             return cls(hlo.operations(text), hlo.moved(text), hlo.sent(text))
         except ValueError:
