@@ -154,7 +154,7 @@ def test_every_number_and_every_choice_has_a_range():
     free = {"name"} | {
         f"data.{name}"
         for name in "dir name train validation test prepared".split()
-        + ["source_language", "target_language"]
+        + ["source_language", "target_language", "source", "measure"]
     }
     free |= {"tokenizer.source_model", "tokenizer.target_model"}
     bounded = {key for key, _, _ in RANGES}
