@@ -32,7 +32,7 @@ from transformer.models.transformer import (
     stack_layers,
     unstack_layers,
 )
-from transformer.nn import layers, losses, optimizer
+from transformer.nn import dropout, losses, optimizer
 from transformer.parallel import ahead, hosts, sizes
 from transformer.prepare import Prepared, prepare
 from transformer.run.checkpoints import Checkpoints
@@ -74,9 +74,9 @@ def init_state(settings: Config, model: Transformer) -> State:
     return State(jnp.zeros((), jnp.int32), params, opt_state, jnp.uint32(settings.seed))
 
 
-def dropout_key(seed: jax.Array, step: jax.Array) -> layers.Key | None:
+def dropout_key(seed: jax.Array, step: jax.Array) -> dropout.Key | None:
     """Return the dropout key of a step."""
-    return layers.fold_in(layers.hash_key(seed), step)
+    return dropout.fold_in(dropout.make_key(seed), step)
 
 
 def gradients(
@@ -84,7 +84,7 @@ def gradients(
     model: Transformer,
     params: Any,
     batch: Batch,
-    key: layers.Key | None,
+    key: dropout.Key | None,
     axes: Sequence[str] = (),
     mean: bool = True,
 ) -> tuple[Any, losses.Sums]:
@@ -114,7 +114,7 @@ def gradients(
         tokens = parallel.total((batch["target"] != PAD).sum(), axes)
         weight = jnp.maximum(tokens, 1).astype(jnp.float32)
 
-    def part_gradients(part: Batch, part_key: layers.Key | None):
+    def part_gradients(part: Batch, part_key: dropout.Key | None):
         def loss(p):
             whole = parallel.gather(p, axes)
             sums = batch_sums(settings, model, whole, part, part_key)
@@ -148,7 +148,7 @@ def _accumulated(part_gradients, params, batch, key, parts):
     return jax.lax.scan(add, zeros, split)[0]
 
 
-def _from_row(key: layers.Key, row: jax.Array | int) -> layers.Key:
+def _from_row(key: dropout.Key, row: jax.Array | int) -> dropout.Key:
     """Return the key of a part of the rows of a key, by the part's first row."""
     return key._replace(row=key.row + jnp.asarray(row, jnp.uint32))
 
@@ -208,7 +208,7 @@ def _halves(settings: Config, model: Transformer, mesh: Mesh | None):
     ) -> _Gradient:
         key = dropout_key(state.key, state.step)
         if number is not None:
-            key = layers.fold_in(key, number)
+            key = dropout.fold_in(key, number)
         cut = parallel.fsdp_specs(state.params)
         mapped = parallel.over_rows(
             None if pmapped else mesh, gradients_of, cut, (cut, parallel.REPLICATED)

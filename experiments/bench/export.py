@@ -21,7 +21,6 @@ from sizes import EOS, Size
 
 import transformer
 from transformer import config, parallel
-from transformer.nn import layers
 from transformer.translate import Translator
 
 # What a model must be to have a counterpart in the other systems.
@@ -125,8 +124,8 @@ def take_weights(translator: Translator, positions: int) -> weights.Weights:
             _refuse(name, wanted, getattr(model, name))
     if not model.heads * model.d_k == model.heads * model.d_v == model.d_model:
         _refuse("d_k and d_v", model.d_model / model.heads, (model.d_k, model.d_v))
-    if model.positions not in layers.POSITIONS:
-        _refuse("positions", " or ".join(layers.POSITIONS), model.positions)
+    if model.positions not in positions.POSITIONS:
+        _refuse("positions", " or ".join(positions.POSITIONS), model.positions)
     arrays = {
         jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(translator.params)
@@ -135,7 +134,7 @@ def take_weights(translator: Translator, positions: int) -> weights.Weights:
     return weights.Weights(
         Size(model.layers, model.d_model, model.d_ff, model.heads, rows),
         model.norm_epsilon,
-        np.asarray(layers.POSITIONS[model.positions](positions, model.d_model)),
+        np.asarray(POSITIONS[model.positions](positions, model.d_model)),
         arrays,
     )
 

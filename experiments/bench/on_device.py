@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer import parallel
-from transformer.nn import attention, hardware, layers
+from transformer.nn import attention, dropout, hardware
 from transformer.run.checkpoints import Checkpoints
 from transformer.run.records import machine, read_metrics, write_json
 from transformer.tools import datasheets
@@ -201,8 +201,8 @@ def compare_dropout() -> bool:
 def _mask(device: jax.Device) -> np.ndarray:
     @jax.jit
     def draw() -> jax.Array:
-        key = layers.fold_in(layers.hash_key(jnp.uint32(7)), 3)
-        return layers.dropout(jnp.ones((16, 32, 512)), 0.1, key)
+        key = dropout.fold_in(dropout.make_key(jnp.uint32(7)), 3)
+        return dropout.dropout(jnp.ones((16, 32, 512)), 0.1, key)
 
     with jax.default_device(device):
         return np.asarray(draw())

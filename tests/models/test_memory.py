@@ -27,7 +27,7 @@ from transformer.models.transformer import (
     stack_layers,
     unstack_layers,
 )
-from transformer.nn import layers
+from transformer.nn import dropout
 from transformer.nn.hardware import Hardware
 from transformer.prepare import prepare
 from transformer.run.checkpoints import Checkpoints
@@ -191,7 +191,7 @@ def test_weights_that_are_asked_for_come_from_every_layer():
     c = settings("layers", "scanned")
     given = {"params": shapes_of(settings("layers", "unrolled"))}, *BATCH.values()
     run = functools.partial(model_of(c).apply, mutable=["attention"])
-    for key in (None, layers.hash_key(0)):
+    for key in (None, dropout.make_key(0)):
         _, found = jax.eval_shape(run, *given, key)
         stacks = {f"{s}_{i}" for s in ("encoder", "decoder") for i in range(LAYERS)}
         assert set(found["attention"]) == stacks

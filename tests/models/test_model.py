@@ -23,7 +23,7 @@ from transformer.models.transformer import (
     search_variables,
     start_search,
 )
-from transformer.nn import attention, layers
+from transformer.nn import attention, dropout, layers, positions
 from transformer.nn.hardware import Hardware
 from transformer.tools.params import parameter_table
 
@@ -378,7 +378,7 @@ def test_dropout_is_a_matter_of_the_key_alone():
     quiet, _ = make(layers=1, **OFF)
     run = functools.partial(encoded, noisy, params)
     assert (run(None) == encoded(quiet, params, None)).all()
-    first, again, other = (run(layers.hash_key(seed)) for seed in (0, 0, 1))
+    first, again, other = (run(dropout.make_key(seed)) for seed in (0, 0, 1))
     assert (first == again).all()
     assert (first != other).any() and (first != run(None)).any()
 
@@ -387,7 +387,7 @@ def test_dropout_is_a_matter_of_the_key_alone():
 def test_each_dropout_rate_has_an_effect_of_its_own(rate):
     model, params = make(layers=1, **(OFF | {rate: 0.5}))
     quiet = encoded(model, params, None)
-    assert (encoded(model, params, layers.hash_key(0)) != quiet).any()
+    assert (encoded(model, params, dropout.make_key(0)) != quiet).any()
 
 
 def test_where_the_norm_stands():
@@ -401,7 +401,7 @@ def test_where_the_norm_stands():
             part.update({name: jnp.zeros_like(part[name]) for name in names})
         results[norm] = encoded(model, params, None)
         x = layers.embed(jnp.asarray(SOURCE), params["source_embedding"])
-        x = x + layers.sinusoidal_positions(6, 16)
+        x = x + positions.sinusoidal_positions(6, 16)
         if norm == "pre":
             places = [params["encoder_norm"]]
         else:
@@ -467,7 +467,7 @@ def test_fused_attention_serves_where_no_weights_are_due(patch):
     # Weights that are asked for, or dropped, have to exist.
     run = functools.partial(kernel.apply, {"params": params}, SOURCE, target)
     run(mutable=["attention"])
-    run(layers.hash_key(0))
+    run(dropout.make_key(0))
     assert len(calls) == 3
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support import reference
 from support.reference import assert_close, numerical_gradient
 
-from transformer.nn import attention, layers
+from transformer.nn import attention, dropout, layers
 from transformer.nn.hardware import Hardware
 
 B, H, T, S, K, W = 2, 3, 4, 5, 7, 2  # d_k and d_v differ on purpose
@@ -259,7 +259,7 @@ def test_multi_head_attention_with_different_key_and_value_widths():
 
 
 @pytest.mark.parametrize(
-    "key", [layers.hash_key(3), jax.random.key(3)], ids=["hash", "jax"]
+    "key", [dropout.make_key(3), jax.random.key(3)], ids=["hash", "jax"]
 )
 def test_dropout_acts_on_the_weights_before_the_values(key):
     q, k, v, mask = inputs(9)
@@ -267,7 +267,7 @@ def test_dropout_acts_on_the_weights_before_the_values(key):
         q, k, v, jnp.array(mask), dropout_rate=0.4, key=key
     )
     kept, undropped = attention.attention(q, k, v, jnp.array(mask))
-    dropped = np.asarray(layers.dropout(weights, 0.4, key), np.float64)
+    dropped = np.asarray(dropout.dropout(weights, 0.4, key), np.float64)
     np.testing.assert_array_equal(weights, undropped)
     assert_close(output, np.einsum("bhts,bhsw->bhtw", dropped, v), 2 * S + 4)
     assert np.abs(np.asarray(output) - np.asarray(kept)).max() > 0.1

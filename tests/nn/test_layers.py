@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support import reference
 from support.reference import assert_close, numerical_gradient
 
-from transformer.nn import layers
+from transformer.nn import dropout, layers, matmul, positions
 from transformer.nn.hardware import Hardware
 
 
@@ -60,9 +60,9 @@ def test_bfloat16_linear_multiplies_rounded_operands_and_adds_in_float32():
     assert error.max() > 1e-4  # the operands were rounded indeed
 
 
-@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("rows", [1, 12, 9 * layers._SMALL_RESULT // 8 // 256])
+@pytest.mark.parametrize("rows", [1, 12, 9 * matmul._SMALL_RESULT // 8 // 256])
 def test_gradients_of_linear(dtype, turned, rows):
     """For one row, few rows and many, which are multiplied in different forms."""
     shape, out = (2, rows // 2) if rows > 1 else (1, 1), 256
@@ -77,7 +77,7 @@ def test_gradients_of_linear(dtype, turned, rows):
         return (y * cotangent).sum(), y
 
     run = jax.jit(jax.value_and_grad(value, argnums=(0, 1, 2), has_aux=True))
-    stored = layers.Turned(kernel.T) if turned else kernel
+    stored = matmul.Transposed(kernel.T) if turned else kernel
     (_, y), (d_x, d_kernel, d_bias) = run(x, stored, bias)
     d_kernel = d_kernel.rows.T if turned else d_kernel
     for found, wanted, magnitude, terms in [
@@ -92,15 +92,15 @@ def test_gradients_of_linear(dtype, turned, rows):
 
 
 def test_this_backend_multiplies_bfloat16():
-    assert layers.multiplies("bfloat16")
+    assert matmul.multiplies("bfloat16")
 
 
 @pytest.fixture
 def tried_anew():
     """Let the next question be answered by a new try, and forget its answer."""
-    layers.multiplies.cache_clear()
+    matmul.multiplies.cache_clear()
     yield
-    layers.multiplies.cache_clear()
+    matmul.multiplies.cache_clear()
 
 
 def test_a_backend_without_a_form_multiplies_float32(tried_anew, monkeypatch):
@@ -129,7 +129,7 @@ def test_gradients_of_einsum(dtype):
     cotangent = normal(2, 2, 3, 5, 4)
 
     def value(x, y):
-        z = layers.einsum("bhtk,bhsk->bhts", x, y)
+        z = matmul.einsum("bhtk,bhsk->bhts", x, y)
         return (z * cotangent).sum(), z
 
     (_, z), (d_x, d_y) = jax.value_and_grad(value, (0, 1), has_aux=True)(x, y)
@@ -262,12 +262,12 @@ def test_feed_forward_treats_positions_alone():
 
 def test_relu_dropout_is_inside():
     x, kernel_1, bias_1, kernel_2, bias_2 = feed_forward_arguments()
-    key = layers.hash_key(1)
+    key = dropout.make_key(1)
     y = layers.feed_forward(
         x, kernel_1, bias_1, kernel_2, bias_2, dropout_rate=0.5, key=key
     )
     active = jax.nn.relu(layers.linear(x, kernel_1, bias_1))
-    inner = np.asarray(layers.dropout(active, 0.5, key))
+    inner = np.asarray(dropout.dropout(active, 0.5, key))
     largest = (abs(inner) @ abs(kernel_2) + abs(bias_2)).max()
     assert_close(y, exact(inner) @ kernel_2 + bias_2, 9, magnitude=largest)
 
@@ -286,8 +286,8 @@ def test_embedding_is_scaled_and_its_gradient_counts_ids():
 
 
 KINDS = [
-    (layers.sinusoidal_positions, reference.sinusoids),
-    (layers.sinusoidal_positions_concat, reference.sinusoids_concat),
+    (positions.sinusoidal_positions, reference.sinusoids),
+    (positions.sinusoidal_positions_concat, reference.sinusoids_concat),
 ]
 
 
@@ -301,11 +301,11 @@ def test_sinusoids_equal_reference(ours, theirs, length, d_model):
 
 
 def test_sinusoids_by_hand():
-    table = layers.sinusoidal_positions(3, 4)
+    table = positions.sinusoidal_positions(3, 4)
     np.testing.assert_array_equal(table[0], [0, 1, 0, 1])
     row = [math.sin(2), math.cos(2), math.sin(0.02), math.cos(0.02)]
     np.testing.assert_allclose(table[2], row, rtol=1e-6)
-    concat = layers.sinusoidal_positions_concat(3, 4)
+    concat = positions.sinusoidal_positions_concat(3, 4)
     np.testing.assert_array_equal(concat[0], [0, 0, 1, 1])
     row = [math.sin(2), math.sin(2e-4), math.cos(2), math.cos(2e-4)]
     np.testing.assert_allclose(concat[2], row, rtol=1e-6)
@@ -341,13 +341,13 @@ COUNT = math.prod(SHAPE)
 
 
 def kept(key, rate, shape=SHAPE):
-    return np.asarray(layers.dropout(jnp.ones(shape), rate, key)) > 0
+    return np.asarray(dropout.dropout(jnp.ones(shape), rate, key)) > 0
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.1, 0.3, 0.5, 0.9])
 def test_dropout_rate_and_expectation(rate):
     x = normal(0, *SHAPE)
-    y = np.asarray(layers.dropout(x, rate, layers.hash_key(1)))
+    y = np.asarray(dropout.dropout(x, rate, dropout.make_key(1)))
     dropped = y == 0
     error = dropped.sum() - rate * COUNT
     assert abs(error) < SIGMAS * math.sqrt(COUNT * rate * (1 - rate))
@@ -367,7 +367,7 @@ def correlations(a, b, rate):
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_elements_are_independent_at_every_distance(rate):
     # Neighbours along the axes are the distances 1, 64 and 4,096.
-    mask = kept(layers.hash_key(2), rate)
+    mask = kept(dropout.make_key(2), rate)
     shifts = correlations(mask, mask, rate)
     assert shifts[0] == pytest.approx(math.sqrt(COUNT), rel=0.01)
     assert abs(shifts[1:]).max() < SIGMAS
@@ -375,14 +375,14 @@ def test_elements_are_independent_at_every_distance(rate):
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_seeds_steps_and_sites_are_independent_at_every_distance(rate):
-    key = layers.hash_key(2)
+    key = dropout.make_key(2)
     others = {
-        "seed": layers.hash_key(3),
-        "step 0": layers.fold_in(key, 0),
-        "step 1": layers.fold_in(key, 1),
-        "step 0, site 1": layers.fold_in(layers.fold_in(key, 0), 1),
-        "step 1, site 0": layers.fold_in(layers.fold_in(key, 1), 0),
-        "site 1, seed 3": layers.fold_in(layers.hash_key(3), 1),
+        "seed": dropout.make_key(3),
+        "step 0": dropout.fold_in(key, 0),
+        "step 1": dropout.fold_in(key, 1),
+        "step 0, site 1": dropout.fold_in(dropout.fold_in(key, 0), 1),
+        "step 1, site 0": dropout.fold_in(dropout.fold_in(key, 1), 0),
+        "site 1, seed 3": dropout.fold_in(dropout.make_key(3), 1),
     }
     masks = {"key": kept(key, rate)}
     for name, other in others.items():
@@ -397,7 +397,7 @@ def test_seeds_steps_and_sites_are_independent_at_every_distance(rate):
 def test_slices_along_every_axis_are_dropped_alike(axis):
     # Chi-square of the counts of the slices: mean n, variance 2 n for n slices.
     rate = 0.3
-    counts = kept(layers.hash_key(4), rate).sum(tuple({0, 1, 2} - {axis}))
+    counts = kept(dropout.make_key(4), rate).sum(tuple({0, 1, 2} - {axis}))
     slices, size = len(counts), COUNT // len(counts)
     variance = size * rate * (1 - rate)
     chi_square = ((counts - size * (1 - rate)) ** 2 / variance).sum()
@@ -409,7 +409,7 @@ def test_slices_along_every_axis_are_dropped_alike(axis):
 
 def test_pairs_of_neighbours_fill_a_contingency_table_evenly():
     rate = 0.5
-    mask = kept(layers.hash_key(5), rate).astype(int)
+    mask = kept(dropout.make_key(5), rate).astype(int)
     for axis in range(3):
         first, second = (
             np.moveaxis(mask, axis, 0)[0::2],
@@ -424,10 +424,10 @@ def test_pairs_of_neighbours_fill_a_contingency_table_evenly():
 def test_one_element_over_the_steps():
     # The same place of 4,096 steps: as a dropout mask of its own.
     rate = 0.3
-    key = layers.hash_key(6)
+    key = dropout.make_key(6)
     steps = jnp.arange(4096)
     masks = jax.vmap(
-        lambda step: layers.dropout(jnp.ones((2, 3)), rate, layers.fold_in(key, step))
+        lambda step: dropout.dropout(jnp.ones((2, 3)), rate, dropout.fold_in(key, step))
     )(steps)
     mask = np.asarray(masks).reshape(4096, 6) > 0
     sigma = math.sqrt(4096 * rate * (1 - rate))
@@ -446,15 +446,15 @@ def test_hash_keys_that_count_through_the_same_numbers_are_independent():
     rng = np.random.default_rng(0)
 
     def words(first, second):
-        return layers.Key((first, second), jnp.uint32(0))
+        return dropout.Key((first, second), jnp.uint32(0))
 
     @jax.jit
     @jax.vmap
     def pair(first, second, other):
         later = first + np.uint32(lag * 0x9E3779B9 % 2**32)
         ones = jnp.ones((1, size))
-        a = layers.dropout(ones, rate, words(first, second))[0, lag:] > 0
-        b = layers.dropout(ones, rate, words(later, other))[0, :-lag] > 0
+        a = dropout.dropout(ones, rate, words(first, second))[0, lag:] > 0
+        b = dropout.dropout(ones, rate, words(later, other))[0, :-lag] > 0
         return a, b
 
     first, second, other = rng.integers(0, 2**32, (3, 200), np.uint32)
@@ -475,37 +475,37 @@ def test_hash_keys_that_count_through_the_same_numbers_are_independent():
 )
 def test_mask_does_not_depend_on_how_the_batch_is_cut(cut, seed, first):
     x = normal(0, 8, 3, 5)
-    whole = layers.dropout(x, 0.4, layers.hash_key(seed, first))
+    whole = dropout.dropout(x, 0.4, dropout.make_key(seed, first))
     parts = [
-        layers.dropout(x[:cut], 0.4, layers.hash_key(seed, first)),
-        layers.dropout(x[cut:], 0.4, layers.hash_key(seed, first + cut)),
+        dropout.dropout(x[:cut], 0.4, dropout.make_key(seed, first)),
+        dropout.dropout(x[cut:], 0.4, dropout.make_key(seed, first + cut)),
     ]
     np.testing.assert_array_equal(whole, np.concatenate(parts))
 
 
 def test_row_offset_survives_fold_in():
     x = normal(0, 8, 3, 5)
-    key = layers.fold_in(layers.fold_in(layers.hash_key(7), 12), 3)
-    part = layers.fold_in(layers.fold_in(layers.hash_key(7, 6), 12), 3)
-    whole = layers.dropout(x, 0.4, key)
-    np.testing.assert_array_equal(whole[6:], layers.dropout(x[6:], 0.4, part))
+    key = dropout.fold_in(dropout.fold_in(dropout.make_key(7), 12), 3)
+    part = dropout.fold_in(dropout.fold_in(dropout.make_key(7, 6), 12), 3)
+    whole = dropout.dropout(x, 0.4, key)
+    np.testing.assert_array_equal(whole[6:], dropout.dropout(x[6:], 0.4, part))
 
 
 def test_same_key_same_mask_compiled_or_not():
-    x, key = normal(0, 4, 5), layers.hash_key(8)
-    compiled = jax.jit(lambda x, key: layers.dropout(x, 0.4, key))
-    np.testing.assert_array_equal(layers.dropout(x, 0.4, key), compiled(x, key))
+    x, key = normal(0, 4, 5), dropout.make_key(8)
+    compiled = jax.jit(lambda x, key: dropout.dropout(x, 0.4, key))
+    np.testing.assert_array_equal(dropout.dropout(x, 0.4, key), compiled(x, key))
 
 
 def test_gradient_of_dropout_is_its_mask():
-    x, key = normal(0, 4, 5), layers.hash_key(9)
-    gradient = jax.grad(lambda x: layers.dropout(x, 0.4, key).sum())(x)
-    expected = (np.asarray(layers.dropout(x, 0.4, key)) != 0) / 0.6
+    x, key = normal(0, 4, 5), dropout.make_key(9)
+    gradient = jax.grad(lambda x: dropout.dropout(x, 0.4, key).sum())(x)
+    expected = (np.asarray(dropout.dropout(x, 0.4, key)) != 0) / 0.6
     assert_close(gradient, expected, 2)
 
 
 def test_no_key_or_no_rate_is_the_identity():
     x = normal(0, 4, 5)
-    np.testing.assert_array_equal(layers.dropout(x, 0.9, None), x)
-    np.testing.assert_array_equal(layers.dropout(x, 0.0, layers.hash_key(1)), x)
-    assert layers.fold_in(None, 3) is None
+    np.testing.assert_array_equal(dropout.dropout(x, 0.9, None), x)
+    np.testing.assert_array_equal(dropout.dropout(x, 0.0, dropout.make_key(1)), x)
+    assert dropout.fold_in(None, 3) is None

@@ -14,7 +14,7 @@ from jax.extend import core
 from support.runs import BATCH, first_key, flat, model_of, start_of, tiny
 
 from transformer import train
-from transformer.nn import layers
+from transformer.nn import layers, matmul
 from transformer.tools import flops
 
 MIXED, EXACT = (
@@ -74,8 +74,8 @@ def low(x: jax.Array) -> jax.Array:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def product_of_rounded(x, kernel, dtype):
-    """Multiply as ``layers._product`` says that it does, in float32 throughout."""
-    turned = isinstance(kernel, layers.Turned)
+    """Multiply as ``matmul._product`` says that it does, in float32 throughout."""
+    turned = isinstance(kernel, matmul.Transposed)
     return low(x) @ (low(kernel.rows).T if turned else low(kernel))
 
 
@@ -86,9 +86,9 @@ def forward(x, kernel, dtype):
 def backward(dtype, operands, gradient):
     x, kernel = operands
     rows, slopes = (low(y).reshape(-1, y.shape[-1]) for y in (x, gradient))
-    if isinstance(kernel, layers.Turned):
+    if isinstance(kernel, matmul.Transposed):
         d_x = slopes @ low(kernel.rows)
-        return d_x.reshape(x.shape), layers.Turned(slopes.T @ rows)
+        return d_x.reshape(x.shape), matmul.Transposed(slopes.T @ rows)
     return (slopes @ low(kernel).T).reshape(x.shape), rows.T @ slopes
 
 

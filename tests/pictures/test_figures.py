@@ -16,7 +16,7 @@ from transformer import translate
 from transformer.cli import main as cli
 from transformer.config import UserError
 from transformer.data.tokenizers import Vocabulary, Whitespace
-from transformer.nn import layers
+from transformer.nn.positions import sinusoidal_positions
 from transformer.pictures import curves, plots
 from transformer.translate import Translator
 
@@ -129,7 +129,7 @@ def learned() -> Translator:
 def test_positions_and_their_products(painted, learned):
     curves.positions(12, 6, learned)
     ((every,),) = painted
-    sinusoids = np.asarray(layers.sinusoidal_positions(12, 6))
+    sinusoids = np.asarray(sinusoidal_positions(12, 6))
     tables = {"sinusoids": sinusoids}
     for side in ("source", "target"):
         table = np.asarray(learned.params[f"{side}_positions"])[:12]

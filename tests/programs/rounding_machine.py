@@ -18,7 +18,7 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 from support.checks import SOUND, changed
 
-from transformer.nn import layers
+from transformer.nn import matmul
 from transformer.tools import check
 
 _EXPONENT_BITS = 8
@@ -50,7 +50,7 @@ if __name__ == "__main__":
     asked = parser.parse_args()
     round_operands(asked.bits)
     if asked.precision != "HIGHEST":
-        layers.precision = lambda dtype: lax.Precision[asked.precision]
+        matmul.precision = lambda dtype: lax.Precision[asked.precision]
     jax.config.update("jax_enable_compilation_cache", False)
     wide = {"layers": 2, "d_model": 64, "d_ff": 128, "d_k": 32, "d_v": 32}
     sys.exit(check.check(settings=changed(SOUND, **wide)))

@@ -22,7 +22,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax.ad_checkpoint import checkpoint_name
 
 from transformer import config
-from transformer.nn import attention, hardware, layers
+from transformer.nn import attention, dropout, hardware, layers, matmul, positions
 from transformer.nn.hardware import Hardware
 
 TARGET_SPACES = 32  # rows of tensor2tensor's target-space table, of which one is used
@@ -71,10 +71,10 @@ class Cache(NamedTuple):
     memory_mask: jax.Array  # (B, 1, 1, S)
 
 
-def _kernel(module: nn.Module, name: str, shape: tuple[int, int]) -> layers.Kernel:
-    """Return a matrix of the module, as ``turned`` has stored it if it is there."""
+def _kernel(module: nn.Module, name: str, shape: tuple[int, int]) -> matmul.Kernel:
+    """Return a matrix of the module, as ``transposed`` has stored it if it is there."""
     kernel = module.param(name, nn.initializers.glorot_uniform(), shape)
-    return module.get_variable("turned", name, kernel)
+    return module.get_variable("transposed", name, kernel)
 
 
 class Linear(nn.Module):
@@ -116,12 +116,12 @@ class Residual(nn.Module):
     config: config.Transformer
 
     @nn.compact
-    def __call__(self, x: jax.Array, sublayer, key: layers.Key | None) -> jax.Array:
+    def __call__(self, x: jax.Array, sublayer, key: dropout.Key | None) -> jax.Array:
         norm = LayerNorm(self.config.norm_epsilon, name="norm")
         if self.config.norm == "pre":
-            y = x + layers.dropout(sublayer(norm(x)), self.config.dropout, key)
+            y = x + dropout.dropout(sublayer(norm(x)), self.config.dropout, key)
             return checkpoint_name(y, "product")
-        y = x + layers.dropout(sublayer(x), self.config.dropout, key)
+        y = x + dropout.dropout(sublayer(x), self.config.dropout, key)
         return norm(checkpoint_name(y, "product"))
 
 
@@ -132,7 +132,7 @@ class FeedForward(nn.Module):
     hardware: Hardware
 
     @nn.compact
-    def __call__(self, x: jax.Array, key: layers.Key | None) -> jax.Array:
+    def __call__(self, x: jax.Array, key: dropout.Key | None) -> jax.Array:
         c = self.config
         zeros = nn.initializers.zeros
         return layers.feed_forward(
@@ -184,7 +184,7 @@ class MultiHeadAttention(nn.Module):
         x: jax.Array,
         keys_values: KeysValues | Blocks,
         mask: attention.Mask | jax.Array,
-        key: layers.Key | None,
+        key: dropout.Key | None,
     ) -> jax.Array:
         """Attend from each of (B, T, D), to blocks by a dense mask: (B, T, D)."""
         c = self.config
@@ -255,7 +255,7 @@ class EncoderLayer(nn.Module):
         self.residual_2 = Residual(self.config)
 
     def __call__(self, x, mask, key):
-        k = [layers.fold_in(key, i) for i in range(4)]
+        k = [dropout.fold_in(key, i) for i in range(4)]
 
         def attend(y):
             keys_values = self.self_attention.keys_values(y)
@@ -286,7 +286,7 @@ class DecoderLayer(nn.Module):
         self.residual_3 = Residual(self.config)
 
     def __call__(self, x, mask, memory, memory_mask, key, remember=lambda kv: kv):
-        k = [layers.fold_in(key, i) for i in range(6)]
+        k = [dropout.fold_in(key, i) for i in range(6)]
         if not isinstance(memory, Blocks):
             memory = self.cross_attention.keys_values(memory)
 
@@ -317,7 +317,7 @@ def _layer_of(
 
     @jax.jit
     def apply(x, i, variables, arguments, key):
-        return layer.apply(variables, x, *arguments, layers.fold_in(key, i + 1))
+        return layer.apply(variables, x, *arguments, dropout.fold_in(key, i + 1))
 
     return apply
 
@@ -402,7 +402,7 @@ class Transformer(nn.Module):
             self.decoder_norm = LayerNorm(c.norm_epsilon)
 
     def __call__(
-        self, source: jax.Array, target: jax.Array, key: layers.Key | None = None
+        self, source: jax.Array, target: jax.Array, key: dropout.Key | None = None
     ) -> jax.Array:
         """Run both stacks over whole sentences.
 
@@ -414,11 +414,11 @@ class Transformer(nn.Module):
         Returns:
           The decoder's output (B, T, D); ``logits`` turns it into scores of ids.
         """
-        memory = self.encode(source, layers.fold_in(key, 0))
+        memory = self.encode(source, dropout.fold_in(key, 0))
         mask = attention.Mask(source)
-        return self.decode(target, memory, mask, layers.fold_in(key, 1))
+        return self.decode(target, memory, mask, dropout.fold_in(key, 1))
 
-    def encode(self, source: jax.Array, key: layers.Key | None = None) -> jax.Array:
+    def encode(self, source: jax.Array, key: dropout.Key | None = None) -> jax.Array:
         """Run the encoder over source ids (B, S); returns (B, S, D)."""
         x = layers.embed(source, self.source_table)
         if self.config.target_space:
@@ -433,7 +433,7 @@ class Transformer(nn.Module):
         target: jax.Array,
         memory: jax.Array,
         memory_mask: attention.Mask,
-        key: layers.Key | None = None,
+        key: dropout.Key | None = None,
     ) -> jax.Array:
         """Run the decoder over input ids (B, T) and memory (B, S, D) to (B, T, D)."""
         x = layers.embed(target, self.target_table)
@@ -444,7 +444,7 @@ class Transformer(nn.Module):
 
     def logits(self, x: jax.Array) -> jax.Array:
         """Score every id of the target vocabulary, ``x E^T``: (..., D) to (..., V)."""
-        return layers.product(x, layers.Turned(self.output_table), self.operands)
+        return matmul.product(x, matmul.Transposed(self.output_table), self.operands)
 
     def target_logits(self, source: jax.Array, target: jax.Array, bos: int):
         """Score every id at each position of targets (B, T): (B, T, V)."""
@@ -538,7 +538,7 @@ class Transformer(nn.Module):
         weights_wanted = self.is_mutable_collection("attention")
         if self.is_initializing() or (weights_wanted and stacked is None):
             for i, layer in enumerate(stack):
-                x = layer(x, *arguments, layers.fold_in(key, i + 1))
+                x = layer(x, *arguments, dropout.fold_in(key, i + 1))
             return x
         assert not weights_wanted, "a loop keeps no weights: unstack the layers"
         apply = _layer_of(name, self.config, self.kind)
@@ -566,7 +566,7 @@ class Transformer(nn.Module):
         if c.positions == "none":
             return None
         if c.positions != "learned":
-            return layers.POSITIONS[c.positions](length, c.d_model)
+            return positions.POSITIONS[c.positions](length, c.d_model)
         table = self.source_positions if side == "source" else self.target_positions
         # Beyond the table, which no training pair reaches, its last row serves on.
         return table[jnp.minimum(jnp.arange(length), c.max_positions - 1)]
@@ -575,7 +575,7 @@ class Transformer(nn.Module):
         """Add positions and drop out (sections 3.5 and 5.4)."""
         if positions is not None:
             x = x + positions
-        return layers.dropout(x, self.config.dropout, layers.fold_in(key, 0))
+        return dropout.dropout(x, self.config.dropout, dropout.fold_in(key, 0))
 
 
 def _starts(blocks, axis):
@@ -607,21 +607,21 @@ def search_variables(model: Transformer, params: Any) -> Any:
 
     Returns:
       Variables for ``model.apply``: ``params``, and beside them the collection
-      "turned", every matrix (I, O) as (O, I) in ``model.operands``. Results are the
+      "transposed", every matrix (I, O) as (O, I) in ``model.operands``. Results are the
       same with and without it, to rounding.
     """
 
     def turn(matrix):
         # The barrier keeps the turning out of the products, which lack that form.
         rows = jax.lax.optimization_barrier(matrix.T.astype(model.operands))
-        return layers.Turned(rows)
+        return matmul.Transposed(rows)
 
     matrices = {
         path: turn(leaf)
         for path, leaf in flatten_dict(params).items()
         if path[-1].startswith("kernel")
     }
-    return {"params": params, "turned": unflatten_dict(matrices)}
+    return {"params": params, "transposed": unflatten_dict(matrices)}
 
 
 def start_search(

@@ -17,7 +17,7 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
-from transformer.nn import layers
+from transformer.nn import dropout, matmul
 from transformer.nn.hardware import Hardware
 
 # Finite, so that a row with no allowed key gives numbers instead of NaN.
@@ -113,7 +113,7 @@ def dot_product_scores(q: jax.Array, k: jax.Array) -> jax.Array:
     Returns:
       Scores (B, H, T, S), float32.
     """
-    return layers.einsum("bhtk,bhsk->bhts", q, k)
+    return matmul.einsum("bhtk,bhsk->bhts", q, k)
 
 
 def scaled_dot_product_scores(q: jax.Array, k: jax.Array) -> jax.Array:
@@ -164,7 +164,7 @@ def attention(
     *,
     score: Score = scaled_dot_product_scores,
     dropout_rate: float = 0.0,
-    key: layers.Key | None = None,
+    key: dropout.Key | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Attend: ``Attention(Q, K, V) = softmax(Q K^T / sqrt(d_k)) V`` (equation 1).
 
@@ -181,7 +181,7 @@ def attention(
       The output (B, H, T, W) and the weights (B, H, T, S) before dropout.
     """
     weights = attention_weights(score(q, k), mask)
-    kept = layers.dropout(weights, dropout_rate, key)
+    kept = dropout.dropout(weights, dropout_rate, key)
     return _weigh(kept, v), weights
 
 
@@ -225,7 +225,7 @@ def block_attention(
 
 
 def _weigh(weights: jax.Array, values: jax.Array) -> jax.Array:
-    return layers.einsum("bhts,bhsw->bhtw", weights.astype(values.dtype), values)
+    return matmul.einsum("bhts,bhsw->bhtw", weights.astype(values.dtype), values)
 
 
 def fused_attention(

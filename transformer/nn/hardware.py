@@ -16,7 +16,7 @@ from pathlib import Path
 
 import jax
 
-from transformer.nn import layers
+from transformer.nn import matmul
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Hardware:
         """
         if dtype == "float32" or not self.bfloat16:
             return "float32"
-        if not self.accelerator and not layers.multiplies(dtype):
+        if not self.accelerator and not matmul.multiplies(dtype):
             return "float32"
         return dtype
 

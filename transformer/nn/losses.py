@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from transformer.nn.layers import Turned, product
+from transformer.nn.matmul import Transposed, product
 
 
 class Sums(NamedTuple):
@@ -114,7 +114,7 @@ def blocked_cross_entropy(
     """
 
     def add(sums: Sums, xs):
-        logits = product(xs[0], Turned(table), dtype)
+        logits = product(xs[0], Transposed(table), dtype)
         here, _ = _block_sums(logits, xs[1], xs[2], smoothing, over)
         return _add(sums, here), None
 
@@ -128,7 +128,7 @@ def _forward(hidden, table, targets, weights, smoothing, over, block, dtype):
     def add(carry, xs):
         sums, d_table = carry
         h, y, w = xs
-        logits, back = jax.vjp(lambda h, e: product(h, Turned(e), dtype), h, table)
+        logits, back = jax.vjp(lambda h, e: product(h, Transposed(e), dtype), h, table)
         # Loss and gradient share the normaliser, which takes an exp of every logit.
         here, normaliser = _block_sums(logits, y, w, smoothing, over)
         on_target = jnp.arange(logits.shape[-1]) == y[..., None]

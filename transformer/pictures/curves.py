@@ -14,7 +14,8 @@ import numpy as np
 from transformer import config
 from transformer.config import UserError
 from transformer.ids import EOS
-from transformer.nn import layers, losses, optimizer
+from transformer.nn import losses, optimizer
+from transformer.nn.positions import sinusoidal_positions
 from transformer.pictures import plots
 from transformer.pictures.tables import Table
 from transformer.run.records import read_metrics
@@ -142,7 +143,7 @@ def positions(length: int, d_model: int, learned: Translator | None) -> plots.Pi
     Raises:
       UserError: if the model has no learned positions, or fewer.
     """
-    tables = {"sinusoids": np.asarray(layers.sinusoidal_positions(length, d_model))}
+    tables = {"sinusoids": np.asarray(sinusoidal_positions(length, d_model))}
     if learned is not None:
         settings = config.transformer(learned.settings.model)
         if settings.positions != "learned" or settings.max_positions < length:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.nn import hardware, layers
+from transformer.nn import hardware, matmul
 from transformer.tools import datasheets
 from transformer.tools.bench.clock import measure
 
@@ -27,7 +27,7 @@ def matrix_peak(dtype: str, size: int, count: int, rounds: int = 5) -> float:
     """
     draw = np.random.default_rng(0).standard_normal((size, size), np.float32)
     x = jnp.asarray(draw * size**-0.5, dtype)
-    exact = layers.precision(x.dtype)
+    exact = matmul.precision(x.dtype)
 
     @jax.jit
     def products(x):

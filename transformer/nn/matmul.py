@@ -1,0 +1,172 @@
+"""Matrix products: operands of one dtype, sums in float32, forward and backward.
+
+Operands of ``dtype`` and a float32 result are the one fast form on every backend.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+class Transposed(NamedTuple):
+    """A kernel (I, O) that is stored as (O, I), like an embedding table."""
+
+    rows: jax.Array
+
+
+Kernel = jax.Array | Transposed
+
+
+def product(x: jax.Array, kernel: Kernel, dtype: str) -> jax.Array:
+    """Multiply (..., I) by (I, O), operands in ``dtype``, sums and result in float32.
+
+    Args:
+      x: (..., I).
+      kernel: (I, O).
+      dtype: "float32" or "bfloat16".
+
+    Returns:
+      (..., O) in float32.
+    """
+    return _product(x, kernel, dtype)
+
+
+@functools.cache
+def multiplies(dtype: str) -> bool:
+    """Say whether this process's backend has every form of product, after one try.
+
+    Args:
+      dtype: of the operands.
+    """
+    try:
+        _try_every_form(dtype)
+    except jax.errors.JaxRuntimeError as error:
+        if "UNIMPLEMENTED" not in str(error):
+            raise
+        return False
+    return True
+
+
+def _try_every_form(dtype: str) -> None:
+    # Compiled by hand it runs at once, as one program, in the midst of a trace too.
+    jax.block_until_ready(_every_form.lower(dtype).compile()())
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _every_form(dtype: str):
+    """Multiply in each form that there is below, forward and backward."""
+    multiply = functools.partial(_product, dtype=dtype)
+    square, few, many = (
+        jnp.ones((rows, 64)) for rows in (64, 16, _SMALL_RESULT // 64 + 1)
+    )
+    y, back = jax.vjp(multiply, few.reshape(2, 8, 64), square)
+    z, transposed_back = jax.vjp(multiply, few.reshape(2, 8, 64), Transposed(square))
+    return y, back(y), z, transposed_back(z), multiply(many, Transposed(square))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _product(x, kernel, dtype):
+    """Multiply in one form wherever it stands.
+
+    The derivative is written out so that both backward products have this form too:
+    left to autodiff, they would take a float32 operand and lose the fast path.
+    """
+    rows = x.reshape(-1, x.shape[-1]).astype(dtype)  # a third axis costs a copy of W
+    count = rows.shape[0]
+    if count == 1 and dtype != "float32":
+        # One row alone misses the CPU's fast path by a factor of ten; two do not.
+        rows = jnp.concatenate([rows, rows])
+    if isinstance(kernel, Transposed):
+        weights = kernel.rows.astype(dtype)
+        if rows.shape[0] * weights.shape[0] <= _SMALL_RESULT and dtype != "float32":
+            # The CPU re-packs the second operand at each call: let it be the small one.
+            # Without the barrier the compiler would turn the product round again.
+            y = lax.optimization_barrier(_contract(weights, rows, (1,), (1,))).T
+        else:
+            y = _contract(rows, weights, (1,), (1,))
+    else:
+        y = _contract(rows, kernel.astype(dtype), (1,), (0,))
+    return y[:count].reshape(*x.shape[:-1], -1)
+
+
+def _product_forward(x, kernel, dtype):
+    given = jnp.zeros(0, x.dtype)  # of a gradient's type; it is no array in memory
+    x, kernel = x.astype(dtype), jax.tree.map(lambda w: w.astype(dtype), kernel)
+    return _product(x, kernel, dtype), (x, kernel, given)
+
+
+def _product_backward(dtype, operands, gradient):
+    x, kernel, given = operands
+    gradient = gradient.astype(dtype)
+    last, leading = (x.ndim - 1,), tuple(range(x.ndim - 1))
+    if isinstance(kernel, Transposed):
+        d_kernel = Transposed(_contract(gradient, x, leading, leading))
+        d_x = _contract(gradient, kernel.rows, last, (0,))
+    else:
+        d_kernel = _contract(x, gradient, leading, leading)
+        d_x = _contract(gradient, kernel, last, (1,))
+    return d_x.astype(given.dtype), d_kernel
+
+
+_product.defvjp(_product_forward, _product_backward)
+
+_SMALL_RESULT = 2**18  # numbers; up to here turning the result costs next to nothing
+
+
+def _contract(x, y, x_axes, y_axes):
+    """Sum over the given axes of x and y, in float32."""
+    axes = (x_axes, y_axes), ((), ())
+    return lax.dot_general(
+        x, y, axes, precision=precision(x.dtype), preferred_element_type=jnp.float32
+    )
+
+
+def precision(dtype) -> lax.Precision:
+    """Return how the products of operands are made: those of float32 are float32.
+
+    Left to themselves, GPUs round float32 operands to TF32, and TPUs to bfloat16.
+    """
+    exact = dtype == jnp.float32
+    return lax.Precision.HIGHEST if exact else lax.Precision.DEFAULT
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def einsum(equation: str, x: jax.Array, y: jax.Array) -> jax.Array:
+    """Multiply arrays of one dtype, sums and result in float32.
+
+    As in ``product``, the backward products take operands of the same dtype.
+
+    Args:
+      equation: of ``jnp.einsum``; each letter stands in two of its three parts.
+      x: the left operand.
+      y: the right operand.
+
+    Returns:
+      The result in float32.
+    """
+    exact = precision(x.dtype)
+    return jnp.einsum(
+        equation, x, y, precision=exact, preferred_element_type=jnp.float32
+    )
+
+
+def _einsum_forward(equation, x, y):
+    return einsum(equation, x, y), (x, y)
+
+
+def _einsum_backward(equation, operands, gradient):
+    x, y = operands
+    inputs, result = equation.split("->")
+    left, right = inputs.split(",")
+    gradient = gradient.astype(x.dtype)
+    d_x = einsum(f"{result},{right}->{left}", gradient, y)
+    d_y = einsum(f"{result},{left}->{right}", gradient, x)
+    return d_x.astype(x.dtype), d_y.astype(y.dtype)
+
+
+einsum.defvjp(_einsum_forward, _einsum_backward)
