@@ -21,6 +21,7 @@ from sizes import EOS, Size
 
 import transformer
 from transformer import config, parallel
+from transformer.nn.positions import POSITIONS
 from transformer.translate import Translator
 
 # What a model must be to have a counterpart in the other systems.
@@ -124,8 +125,8 @@ def take_weights(translator: Translator, positions: int) -> weights.Weights:
             _refuse(name, wanted, getattr(model, name))
     if not model.heads * model.d_k == model.heads * model.d_v == model.d_model:
         _refuse("d_k and d_v", model.d_model / model.heads, (model.d_k, model.d_v))
-    if model.positions not in positions.POSITIONS:
-        _refuse("positions", " or ".join(positions.POSITIONS), model.positions)
+    if model.positions not in POSITIONS:
+        _refuse("positions", " or ".join(POSITIONS), model.positions)
     arrays = {
         jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(translator.params)

@@ -78,7 +78,7 @@ def test_a_kernel_that_refuses_fails_only_where_it_would_be_taken(
 
 def test_masks_that_differ_from_the_cpu_s_are_told(monkeypatch):
     assert on_device.compare_dropout() is True
-    real = on_device.dropout.hash_key
+    real = on_device.dropout.make_key
     keys = iter([7, 8])
     monkeypatch.setattr(on_device.dropout, "make_key", lambda _: real(next(keys)))
     assert on_device.compare_dropout() is False

@@ -11,7 +11,7 @@ from support.configs import base
 
 from transformer import parallel
 from transformer.models.transformer import abstract_params, make_model
-from transformer.nn import hardware, layers
+from transformer.nn import hardware
 from transformer.run import records
 
 INTEL = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: {}\nflags\t\t: {}\n"
@@ -128,7 +128,7 @@ def described(monkeypatch):
 
     def change(kind: str) -> hardware.Hardware:
         monkeypatch.setattr(hardware, "cpu_description", lambda: KINDS[kind][0])
-        monkeypatch.setattr(layers, "multiplies", lambda dtype: True)
+        monkeypatch.setattr(matmul, "multiplies", lambda dtype: True)
         return hardware.of(jax.devices()[0])
 
     return change

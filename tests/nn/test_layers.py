@@ -63,7 +63,7 @@ def test_bfloat16_linear_multiplies_rounded_operands_and_adds_in_float32():
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("rows", [1, 12, 9 * matmul._SMALL_RESULT // 8 // 256])
-def test_gradients_of_linear(dtype, turned, rows):
+def test_gradients_of_linear(dtype, transposed, rows):
     """For one row, few rows and many, which are multiplied in different forms."""
     shape, out = (2, rows // 2) if rows > 1 else (1, 1), 256
     x, kernel, bias = normal(0, *shape, 9), normal(1, 9, out), normal(2, out)
@@ -77,9 +77,9 @@ def test_gradients_of_linear(dtype, turned, rows):
         return (y * cotangent).sum(), y
 
     run = jax.jit(jax.value_and_grad(value, argnums=(0, 1, 2), has_aux=True))
-    stored = matmul.Transposed(kernel.T) if turned else kernel
+    stored = matmul.Transposed(kernel.T) if transposed else kernel
     (_, y), (d_x, d_kernel, d_bias) = run(x, stored, bias)
-    d_kernel = d_kernel.rows.T if turned else d_kernel
+    d_kernel = d_kernel.rows.T if transposed else d_kernel
     for found, wanted, magnitude, terms in [
         (y, flat_x @ k + exact(bias), abs(flat_x) @ abs(k) + abs(bias), 9 + 1),
         (d_x, g @ k.T, abs(g) @ abs(k).T, out),

@@ -14,7 +14,7 @@ from jax.extend import core
 from support.runs import BATCH, first_key, flat, model_of, start_of, tiny
 
 from transformer import train
-from transformer.nn import layers, matmul
+from transformer.nn import matmul
 from transformer.tools import flops
 
 MIXED, EXACT = (
@@ -75,8 +75,8 @@ def low(x: jax.Array) -> jax.Array:
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def product_of_rounded(x, kernel, dtype):
     """Multiply as ``matmul._product`` says that it does, in float32 throughout."""
-    turned = isinstance(kernel, matmul.Transposed)
-    return low(x) @ (low(kernel.rows).T if turned else low(kernel))
+    transposed = isinstance(kernel, matmul.Transposed)
+    return low(x) @ (low(kernel.rows).T if transposed else low(kernel))
 
 
 def forward(x, kernel, dtype):
@@ -106,7 +106,7 @@ def test_the_gradient_is_that_of_rounded_operands(monkeypatch):
 
     mixed, loss = gradient(MIXED)
     exact, exact_loss = gradient(EXACT)
-    monkeypatch.setattr(layers, "_product", product_of_rounded)
+    monkeypatch.setattr(matmul, "_product", product_of_rounded)
     expected, expected_loss = gradient(MIXED)
 
     def spread(x):
