@@ -11,7 +11,7 @@ from support.configs import base
 
 from transformer import parallel
 from transformer.models.transformer import abstract_params, make_model
-from transformer.nn import hardware
+from transformer.nn import hardware, matmul
 from transformer.run import records
 
 INTEL = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: {}\nflags\t\t: {}\n"

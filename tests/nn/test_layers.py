@@ -107,7 +107,7 @@ def test_a_backend_without_a_form_multiplies_float32(tried_anew, monkeypatch):
     def fail(dtype):
         raise jax.errors.JaxRuntimeError("UNIMPLEMENTED: BF16 x BF16 = F32")
 
-    monkeypatch.setattr(layers, "_try_every_form", fail)
+    monkeypatch.setattr(matmul, "_try_every_form", fail)
     assert Hardware("cpu").operands("bfloat16") == "float32"
     assert Hardware("cpu").operands("float32") == "float32"
     assert Hardware("tpu").operands("bfloat16") == "bfloat16"
@@ -117,7 +117,7 @@ def test_other_errors_of_a_backend_are_not_hidden(tried_anew, monkeypatch):
     def fail(dtype):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: out of memory")
 
-    monkeypatch.setattr(layers, "_try_every_form", fail)
+    monkeypatch.setattr(matmul, "_try_every_form", fail)
     with pytest.raises(jax.errors.JaxRuntimeError, match="EXHAUSTED"):
         Hardware("cpu").operands("bfloat16")
 
