@@ -35,6 +35,7 @@ Number = TypeVar("Number", int, float)
 Positive = Annotated[Number, Check(lambda x: x > 0, "a number greater than 0")]
 NotNegative = Annotated[Number, Check(lambda x: x >= 0, "0 or more")]
 Rate = Annotated[float, Check(lambda x: 0 <= x < 1, "at least 0 and less than 1")]
+LengthPenalty = Literal["gnmt", "power"]  # ((5 + length) / 6)^alpha or length^alpha
 Seed = Annotated[int, Check(lambda x: 0 <= x < 2**32, "0 or more and less than 2^32")]
 Digits = Annotated[Positive[int], Check(lambda x: x <= 9, "at most 9")]
 Parts = Annotated[
@@ -165,7 +166,7 @@ class Decode:
 
     beam: Positive[int]
     alpha: NotNegative[float]
-    length_penalty: Literal["gnmt", "power"]  # ((5 + len) / 6)^alpha or len^alpha
+    length_penalty: LengthPenalty
     extra_tokens: NotNegative[int]  # an output has at most input length + this many
     tokens: NotNegative[int]  # source slots in a decoding batch, 0 = by the device
     average: Positive[int]  # checkpoints averaged for the final evaluation
@@ -263,7 +264,7 @@ def _value(hint: Any, value: Any, key: str) -> Any:
     """Return the value of a key, checked, as its annotation asks."""
     if dataclasses.is_dataclass(hint):
         return _group(typing.cast(type, hint), value, key + ".")
-    kind, checks = _type_and_checks(hint)
+    kind, checks = type_and_checks(hint)
     if kind is float and type(value) is int:
         value = float(value)
     if type(value) is not kind:
@@ -276,14 +277,15 @@ def _value(hint: Any, value: Any, key: str) -> Any:
     return value
 
 
-def _type_and_checks(hint: Any) -> tuple[type, list[Check]]:
+def type_and_checks(hint: Any) -> tuple[type, list[Check]]:
     """Take apart what is written behind a key."""
     if typing.get_origin(hint) is Literal:
         choices = typing.get_args(hint)
         return str, [Check(lambda x: x in choices, f"one of {', '.join(choices)}")]
     if typing.get_origin(hint) is Annotated:
-        kind, *checks = typing.get_args(hint)
-        return kind, checks
+        inner, *notes = typing.get_args(hint)
+        kind, checks = type_and_checks(inner)
+        return kind, checks + [note for note in notes if isinstance(note, Check)]
     return hint, []
 
 

@@ -32,6 +32,7 @@ from transformer.models.transformer import (
 from transformer.nn.hardware import Hardware, arranged
 from transformer.parallel import hosts, sizes
 from transformer.run.checkpoints import Checkpoints
+from transformer.search import Search
 
 _LINES_AT_A_TIME = 10_000  # of a stream, sorted by length and translated together
 _LOGIT_SLOTS = 1024  # target slots of which all logits are held, when scoring
@@ -45,43 +46,6 @@ def complain(text: str) -> None:
 
 def _note(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
-
-
-@dataclasses.dataclass(frozen=True)
-class Search:
-    """How to look for a translation; see ``decode.py``."""
-
-    beam: int
-    alpha: float
-    length_penalty: str
-    n_best: int = 1
-    sample: bool = False
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.beam < 1 or self.n_best < 1:
-            raise UserError(
-                f"expected a beam and n_best of at least 1, got {self.beam} and "
-                f"{self.n_best}; change them"
-            )
-        if not self.sample and self.n_best > self.beam:
-            raise UserError(
-                f"expected n_best of at most beam = {self.beam}, got {self.n_best}; "
-                "use a larger beam"
-            )
-        if not self.alpha >= 0 or self.length_penalty not in ("gnmt", "power"):
-            raise UserError(
-                "expected alpha of 0 or more and length_penalty gnmt or power, got "
-                f"{self.alpha} and {self.length_penalty}; change them"
-            )
-        if not self.temperature > 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
-            raise UserError(
-                "expected temperature above 0, top_p in (0, 1] and top_k of 0 or more, "
-                f"got {self.temperature}, {self.top_p} and {self.top_k}; change them"
-            )
 
 
 @dataclasses.dataclass(frozen=True)

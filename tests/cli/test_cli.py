@@ -1,5 +1,6 @@
 """The command line: every mistake of a user is one line and exit code 2."""
 
+import dataclasses
 import io
 import os
 import subprocess
@@ -15,6 +16,7 @@ import transformer
 from transformer import config, parallel
 from transformer.cli import main as cli
 from transformer.config import UserError
+from transformer.search import Search
 
 BASE = f"--config={EXPERIMENTS / 'base.py'}"
 
@@ -112,10 +114,10 @@ def test_an_unknown_command_suggests_the_nearest(capsys):
         (["train", "--config"], "Missing value for flag --config"),
         (["evaluate", "--split=train"], "should be one of <test|validation>"),
         (["evaluate", "--step=last"], "flag --step=last: "),
-        (["translate", "--beam=0"], "flag --beam=0: 0 is not a positive integer"),
+        (["translate", "--beam=0"], "--beam=0: expected a number greater than 0; see"),
         (["translate", "--beam=many"], "flag --beam=many: "),
         (["translate", "--length_penalty=lenpen"], "one of <gnmt|power>"),
-        (["translate", "--top_p=-0.1"], "flag --top_p=-0.1: "),
+        (["translate", "--top_p=-0.1"], "--top_p=-0.1: expected above 0 and at most 1"),
         (["translate", "--scores=perhaps"], "--scores=perhaps: "),
         (["average", "--last=0"], "flag --last=0: "),
         (["check"], "expected either --workdir or --config"),
@@ -366,6 +368,35 @@ def test_what_evaluate_average_score_and_check_are_asked(monkeypatch, trained, c
     files = [f"--source={trained / 'a'}", f"--target={trained / 'a'}"]
     assert cli.main(["score", here, *files, "--step=7"]) == 0
     assert asked == [(["x", "", "y"], ["x", "", "y"], 7)]
+
+
+def test_translate_has_a_flag_for_each_field_of_a_search(monkeypatch, trained, capsys):
+    names = [field.name for field in dataclasses.fields(Search)]
+    assert set(names) <= set(cli.COMMANDS["translate"].optional)
+    asked: list[dict] = []
+    programme(
+        monkeypatch, "translate", translate_stream=lambda *_, **how: asked.append(how)
+    )
+    (trained / "in").write_text("a\n")
+    call = ["translate", f"--workdir={trained}", f"--input={trained / 'in'}"]
+    assert cli.main(call) == 0
+    assert {name: asked[-1][name] for name in names} == {
+        **dict.fromkeys(("beam", "alpha", "length_penalty")),  # the configured
+        **{"n_best": 1, "sample": False, "temperature": 1.0, "top_k": 0},
+        **{"top_p": 1.0, "seed": 0},
+    }
+    assert set(asked[-1]) - set(names) == {"step", "scores", "alignments", "layer"}
+    assert cli.main([*call, "--beam=2", "--sample", "--alpha=1", "--layer=3"]) == 0
+    assert (asked[-1]["beam"], asked[-1]["sample"]) == (2, True)
+    assert (asked[-1]["alpha"], asked[-1]["layer"]) == (1.0, 3)
+    capsys.readouterr()
+    assert "--seed=-1: expected 0 or more and less than" in error(
+        capsys, *call, "--seed=-1"
+    )
+    assert cli.main(["translate", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "--length_penalty=gnmt|power" in text
+    assert "from the K likeliest pieces, 0 = from all (default: 0)" in text
 
 
 def test_params_prints_the_table(capsys, started):

@@ -17,7 +17,7 @@ BENCH = sorted((ROOT / "experiments" / "bench").glob("*.py"))  # programs
 
 # Folders are floors; between models and pictures lies the life of a run, flat.
 FLOORS = [
-    {"__init__", "config", "ids"},
+    {"__init__", "config", "ids", "search"},
     {"nn"},
     {"decode", "data", "parallel", "metrics"},
     {"run", "models"},
@@ -59,7 +59,7 @@ BENCH_KNOWN_BY = {
     "transformer": {"export.py", "on_device.py", "ours.py"},
     "transformers": {"peer_transformers.py"},
 }
-WITHOUT_JAX = {"__init__.py", "__main__.py", "config.py"}
+WITHOUT_JAX = {"__init__.py", "__main__.py", "config.py", "search.py"}
 WITHOUT_JAX |= {str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("cli/**/*.py")}
 WITHOUT_JAX |= {"run/records.py", "pictures/tables.py"}
 WITHOUT_JAX |= {f"paper/{name}.py" for name in ("rows", "runs", "statistics")}

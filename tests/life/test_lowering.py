@@ -28,6 +28,7 @@ from transformer.models.transformer import (
     search_variables,
 )
 from transformer.nn.hardware import Hardware
+from transformer.search import Search
 
 V, ROWS, LENGTH = 40, 8, 16
 
@@ -101,7 +102,7 @@ def evaluation(c: Config, model: Transformer) -> Any:
     )
 
 
-def search(how: translate.Search, c: Config, model: Transformer) -> Any:
+def search(how: Search, c: Config, model: Transformer) -> Any:
     seed = jax.ShapeDtypeStruct((), np.uint32)
     return translate.search.trace(
         *(how, model, one_device(), LENGTH, variables(model), ids()),
@@ -131,11 +132,11 @@ def variables(model: Transformer) -> Any:
 PROGRAMS: dict[str, Callable[[Config, Transformer], Any]] = {
     "train step": train_step,
     "evaluation": evaluation,
-    "greedy": functools.partial(search, translate.Search(1, 0.6, "gnmt")),
-    "beam": functools.partial(search, translate.Search(3, 0.6, "gnmt")),
+    "greedy": functools.partial(search, Search(1, 0.6, "gnmt")),
+    "beam": functools.partial(search, Search(3, 0.6, "gnmt")),
     "sample": functools.partial(
         search,
-        translate.Search(3, 0.6, "gnmt", 1, sample=True, top_k=3, top_p=0.9),
+        Search(3, 0.6, "gnmt", 1, sample=True, top_k=3, top_p=0.9),
     ),
     "score": score,
     "encode": encode,

@@ -121,6 +121,19 @@ def _config_error(file: str, error: Exception) -> str:
     return f"--config: {where}: {type(error).__name__}: {what}; mend the file"
 
 
+def ablated_file(flag: flags.Flag) -> tuple[str, list[str]]:
+    """Return the config file of an ablation, and what is the same in all its rows."""
+    file, *given = config_flags.get_config_filename(flag).split(":", 1)
+    options = given[0].split(",") if given else []
+    for option in options:
+        if "=" not in option:
+            raise UserError(
+                f"--config: expected {file}, or {file}:KEY=VALUE,... for all rows, got "
+                f":{option}; name rows by --rows"
+            )
+    return file, options
+
+
 def override_arguments(flag: flags.Flag) -> list[str]:
     """Return the keys that were given beside ``--config``, as arguments."""
     given = config_flags.get_override_values(flag)

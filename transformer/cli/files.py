@@ -8,7 +8,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -108,3 +108,14 @@ def write(path: str | None, content: str | bytes) -> None:
             f"--output: expected a file that can be written, got {path}: "
             f"{error.strerror}; choose another"
         ) from None
+
+
+def picture_form(path: str | None, forms: Sequence[str]) -> str:
+    """Return the form of a file by the end of its name."""
+    form = (path or "").rpartition(".")[2]
+    if path is None or form not in forms:
+        raise UserError(
+            f"--output: expected a file name that ends in .{', .'.join(forms)}; got "
+            f"{path or 'none'}; give one"
+        )
+    return form

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+import sys
+import typing
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 from absl import flags
+
+from transformer.config import Check, type_and_checks
+from transformer.search import Search
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,6 +22,7 @@ class Flag:
     default: Any
     help: str
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    checks: Sequence[Check] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,10 +30,15 @@ class Command:
     """A command: its function is given the parsed flags and returns an exit code."""
 
     run: Callable[[flags.FlagValues], int]
-    summary: str
-    required: tuple[str, ...]
+    required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     own: dict[str, Flag] = dataclasses.field(default_factory=dict)
+
+    @property
+    def summary(self) -> str:
+        """What it does: the first line of the file of its function."""
+        first = (sys.modules[self.run.__module__].__doc__ or "").partition("\n")[0]
+        return first[:1].lower() + first[1:].removesuffix(".")
 
     def flags(self) -> dict[str, Flag]:
         """Return its flags; those in ``own`` mean something else than elsewhere."""
@@ -61,7 +72,33 @@ def switch_flag(help_: str) -> Flag:
     return Flag(flags.DEFINE_boolean, False, help_)
 
 
-TABLE3_FILE = "experiments/table3.py"
+def flags_of(cls: type) -> dict[str, Flag]:
+    """Return a flag for each field of a dataclass, as its annotation says.
+
+    A text in an annotation is the help. A field without a value has a flag without one.
+    """
+    found = {}
+    for field in dataclasses.fields(cls):
+        hint = typing.get_type_hints(cls, include_extras=True)[field.name]
+        default = None if field.default is dataclasses.MISSING else field.default
+        help_ = " ".join(note for note in hint.__metadata__ if isinstance(note, str))
+        found[field.name] = _flag(hint, help_, default)
+    return found
+
+
+def _flag(hint: Any, help_: str, default: Any) -> Flag:
+    kind, checks = type_and_checks(hint)
+    if typing.get_origin(hint.__origin__) is Literal:
+        return choice_flag(help_, typing.get_args(hint.__origin__), default)
+    if kind is bool:
+        return switch_flag(help_)
+    define: Any = {int: flags.DEFINE_integer, float: flags.DEFINE_float}[kind]
+    return Flag(define, default, help_, checks=checks)
+
+
+def given(values: flags.FlagValues, names: Iterable[str]) -> dict[str, Any]:
+    """Return the values of some flags by name, as arguments of a function."""
+    return {name: values[name].value for name in names}
 
 
 FLAGS = {
@@ -90,22 +127,7 @@ FLAGS = {
     "output": text_flag("file to write (default: standard output)"),
     "source": text_flag("file of source sentences, one a line"),
     "target": text_flag("file of their translations"),
-    "beam": count_flag("hypotheses kept by beam search (default: the config's)"),
-    "alpha": number_flag("strength of the length penalty (default: the config's)"),
-    "length_penalty": choice_flag(
-        "gnmt: ((5 + length) / 6)^alpha, power: length^alpha (default: the config's)",
-        ["gnmt", "power"],
-    ),
-    "n_best": count_flag("translations of each sentence, best first", 1),
-    "sample": switch_flag("draw translations at random instead of searching"),
-    "temperature": number_flag("of --sample; below 1 is more careful", 1.0),
-    "top_k": count_flag(
-        "--sample from the K likeliest pieces, 0 = from all", 0, least=0
-    ),
-    "top_p": number_flag(
-        "--sample from the likeliest pieces of this mass", 1.0, lower_bound=0.0
-    ),
-    "seed": count_flag("of --sample", 0, least=0),
+    **flags_of(Search),
     "what": choice_flag(
         "what to measure; loop: the training loop with its input, on the config's own "
         "data; memory: of a training step, compiled in each way of parallel.remat and "
@@ -183,3 +205,4 @@ FLAGS = {
 
 
 HOSTS = ("coordinator", "num_processes", "process_id")
+SEARCH = tuple(flags_of(Search))

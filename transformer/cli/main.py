@@ -108,7 +108,8 @@ def _help(name: str) -> str:
     usage = "".join(f" --{flag}=..." for flag in command.required)
     lines = [f"usage: transformer {name}{usage}", "", command.summary, ""]
     for flag, one in command.flags().items():
-        default = "" if one.default in (None, False) else f" (default: {one.default})"
+        shown = one.default is not None and one.default is not False
+        default = f" (default: {one.default})" if shown else ""
         choices = "|".join(one.options.get("enum_values", []))
         form = f"--{flag}" + (f"={choices}" if choices else "")
         lines.append(f"  {form}\n      {one.help}{default}")

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from absl import flags
 
+from transformer import config
 from transformer.cli.configs import define_config
 from transformer.cli.flags import Command
-from transformer.config import UserError
+from transformer.config import Config, UserError
+
+# What a configuration is named by, whatever is done with it.
+CONFIGURED = Command(lambda values: 0, ("config",), ("workdir",))
 
 
 def parse(name: str, command: Command, arguments: list[str]) -> flags.FlagValues:
@@ -35,6 +40,13 @@ def parse(name: str, command: Command, arguments: list[str]) -> flags.FlagValues
                 flag_values=values,
                 **one.options,
             )
+        for check in one.checks:
+            flags.register_validator(
+                flag,
+                lambda value, check=check: value is None or check.passes(value),
+                f"expected {check.expected}",
+                values,
+            )
     if "slurm.partition" in command.optional:
         _define_slurm(values, arguments)
     try:
@@ -50,6 +62,11 @@ def parse(name: str, command: Command, arguments: list[str]) -> flags.FlagValues
             help_ = command.flags()[flag].help
             raise UserError(f"{name}: expected --{flag}: {help_}; add it")
     return values
+
+
+def resolved(arguments: Sequence[str]) -> Config:
+    """Return the configuration that arguments of ``train`` name."""
+    return config.resolve(parse("train", CONFIGURED, list(arguments)).config)
 
 
 def _define_slurm(values: flags.FlagValues, arguments: list[str]) -> None:

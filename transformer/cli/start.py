@@ -9,6 +9,8 @@ from collections.abc import Iterator
 
 from absl import flags
 
+from transformer.cli.flags import HOSTS, given
+
 
 def start_devices(device: str) -> None:
     """Choose the devices and say on standard error which there are."""
@@ -24,7 +26,7 @@ def started(device: str, values: flags.FlagValues) -> Iterator[None]:
     """Start as one of the processes of a run."""
     from transformer.parallel import hosts
 
-    hosts.join(values.coordinator, values.num_processes, values.process_id)
+    hosts.join(**given(values, HOSTS))
     start_devices(device)
     with hosts.dependent():
         yield

@@ -10,7 +10,7 @@ others in the batch, and it leaves the batch some time after it is finished.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,10 +27,11 @@ from transformer.decode.hypotheses import (
 )
 from transformer.decode.loop import Step, until_done
 from transformer.ids import BOS, EOS
+from transformer.search import Search
 
 
 def search(
-    how: Settings,
+    how: Search,
     step: Step,
     cache: Any,
     limits: jax.Array,
@@ -69,28 +70,7 @@ def search(
     return beam(step, cache, limits, length, penalty, how.beam, n_best=how.n_best)
 
 
-class Settings(Protocol):
-    """What ``search`` reads of ``config.Search``."""
-
-    @property
-    def beam(self) -> int: ...
-    @property
-    def alpha(self) -> float: ...
-    @property
-    def length_penalty(self) -> str: ...
-    @property
-    def n_best(self) -> int: ...
-    @property
-    def sample(self) -> bool: ...
-    @property
-    def temperature(self) -> float: ...
-    @property
-    def top_k(self) -> int: ...
-    @property
-    def top_p(self) -> float: ...
-
-
-def side_by_side(how: Settings) -> int:
+def side_by_side(how: Search) -> int:
     """Return J, how many hypotheses of a sentence a search extends at a time."""
     return how.n_best if how.sample else how.beam
 

@@ -18,7 +18,8 @@ from transformer.models.transformer import search_variables, start_search
 from transformer.pictures import plots
 from transformer.pictures.tables import Table
 from transformer.pictures.tables import page as tables_page
-from transformer.translate import Search, Translator, load
+from transformer.search import Search
+from transformer.translate import Translator, load
 
 Fate = Literal["goes on", "ended", "left", "unfinished"]
 

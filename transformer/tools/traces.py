@@ -26,6 +26,7 @@ from transformer.models.transformer import (
 )
 from transformer.nn.attention import Mask
 from transformer.nn.hardware import Hardware, arranged, of
+from transformer.search import Search
 from transformer.train import compile_step, init_state
 
 
@@ -91,7 +92,7 @@ def search(case: Case) -> jax.stages.Traced:
         jax.eval_shape(lambda p: search_variables(model, p), abstract_params(model)),
     )
     return translate.search.trace(
-        translate.Search(decoding.beam, decoding.alpha, decoding.length_penalty),
+        Search(decoding.beam, decoding.alpha, decoding.length_penalty),
         model,
         mesh,
         target,

@@ -1,4 +1,4 @@
-"""The command ``ablate``."""
+"""Train rows of a table with several seeds, or go on with those not finished."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from absl import flags
-from ml_collections.config_flags import config_flags
 
 from transformer import config
-from transformer.cli.commands.train import COMMAND as TRAIN
-from transformer.cli.configs import override_arguments, row_names
+from transformer.cli.configs import ablated_file, override_arguments, row_names
 from transformer.cli.files import writable
 from transformer.cli.flags import Command
-from transformer.cli.parse import parse
+from transformer.cli.parse import resolved
 from transformer.config import UserError
 
 
@@ -48,7 +46,7 @@ def _planned(values: flags.FlagValues, workdir: Path) -> list[Any]:
     """Return the runs of an ablation, every one resolved."""
     from transformer.tools.ablate import runs
 
-    file, options = ablated_file(values)
+    file, options = ablated_file(values["config"])
     overrides = override_arguments(values["config"])
     for key in ("seed", "name"):  # what tells the runs apart
         if any(override.startswith(f"--config.{key}=") for override in overrides):
@@ -66,21 +64,8 @@ def _planned(values: flags.FlagValues, workdir: Path) -> list[Any]:
         workdir,
         config.resolve(values.config),
         arguments,
-        lambda given: config.resolve(parse("train", TRAIN, list(given)).config),
+        resolved,
     )
-
-
-def ablated_file(values: flags.FlagValues) -> tuple[str, list[str]]:
-    """Return the config file of an ablation, and what is the same in all its rows."""
-    file, *given = config_flags.get_config_filename(values["config"]).split(":", 1)
-    options = given[0].split(",") if given else []
-    for option in options:
-        if "=" not in option:
-            raise UserError(
-                f"--config: expected {file}, or {file}:KEY=VALUE,... for all rows, got "
-                f":{option}; name rows by --rows"
-            )
-    return file, options
 
 
 def _slurm_options(values: flags.FlagValues) -> dict[str, str]:
@@ -90,7 +75,6 @@ def _slurm_options(values: flags.FlagValues) -> dict[str, str]:
 
 COMMAND = Command(
     run,
-    "train rows of a table with several seeds, or go on with those not finished",
     ("config", "rows", "workdir"),
     ("seeds", "jobs", "launcher", "slurm.partition", "dry_run"),
 )

@@ -1,4 +1,4 @@
-"""The command ``average``."""
+"""Average the last checkpoints for inference."""
 
 from __future__ import annotations
 
@@ -21,6 +21,4 @@ def run(values: flags.FlagValues) -> int:
     return 0
 
 
-COMMAND = Command(
-    run, "average the last checkpoints for inference", ("workdir",), ("last",)
-)
+COMMAND = Command(run, ("workdir",), ("last",))

@@ -1,4 +1,4 @@
-"""The command ``bench``."""
+"""Measure the speed of training, search, input or start, or the memory of training."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from ml_collections.config_flags import config_flags
 
 from transformer import config
 from transformer.cli.configs import override_arguments
-from transformer.cli.flags import Command
+from transformer.cli.flags import Command, given
 from transformer.cli.start import start_devices
+
+_SIZES = ("tokens", "length", "rounds")
 
 
 def run(values: flags.FlagValues) -> int:
@@ -27,9 +29,7 @@ def run(values: flags.FlagValues) -> int:
             *override_arguments(flag),
         ],
         values.what,
-        tokens=values.tokens,
-        length=values.length,
-        rounds=values.rounds,
+        **given(values, _SIZES),
         output=Path(values.output) if values.output else None,
         profile=Path(values.profile) if values.profile else None,
     )
@@ -38,8 +38,6 @@ def run(values: flags.FlagValues) -> int:
 
 COMMAND = Command(
     run,
-    "measure the speed of training, search, input or start on this machine, or the "
-    "memory of training",
     ("config",),
-    ("what", "tokens", "length", "rounds", "output", "profile"),
+    ("what", *_SIZES, "output", "profile"),
 )

@@ -1,4 +1,4 @@
-"""The command ``check``."""
+"""Test a model: no leaks, cached = uncached decoding, and more."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ def run(values: flags.FlagValues) -> int:
 
 COMMAND = Command(
     run,
-    "test a model: no leaks, cached = uncached decoding, and more",
     (),
     ("config", "workdir", "device"),
 )

@@ -1,4 +1,4 @@
-"""The command ``evaluate``."""
+"""Measure perplexity and BLEU of a trained model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ def run(values: flags.FlagValues) -> int:
 
 COMMAND = Command(
     run,
-    "measure perplexity and BLEU of a trained model",
     ("workdir",),
     ("split", "step", "average", "device", *HOSTS),
 )

@@ -1,4 +1,4 @@
-"""The command ``params``."""
+"""Show shape and size of every parameter."""
 
 from __future__ import annotations
 
@@ -17,4 +17,4 @@ def run(values: flags.FlagValues) -> int:
     return 0
 
 
-COMMAND = Command(run, "show shape and size of every parameter", ("config",))
+COMMAND = Command(run, ("config",))

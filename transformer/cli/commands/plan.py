@@ -1,4 +1,4 @@
-"""The command ``plan``."""
+"""Tell if a configuration fits a machine that is not here, and its least times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from absl import flags
 
 from transformer import config
 from transformer.cli.files import write
-from transformer.cli.flags import Command, choice_flag, count_flag, text_flag
+from transformer.cli.flags import Command, choice_flag, count_flag, given, text_flag
 from transformer.cli.start import start_devices
 from transformer.config import Config, UserError
 from transformer.pictures.tables import markdown
@@ -35,8 +35,7 @@ def run(values: flags.FlagValues) -> int:
         settings,
         values.target,
         values.what or "all",
-        tokens=values.tokens,
-        length=values.length,
+        **given(values, ("tokens", "length")),
         every=values.shapes == "all",
         output=Path(values.output) if values.output else None,
         progress=_progress,
@@ -62,8 +61,6 @@ def _progress(line: str) -> None:
 
 COMMAND = Command(
     run,
-    "tell what a configuration costs on a machine that is not here: does it fit, "
-    "how long does it compile, what is the least time of a step",
     ("config",),
     ("target", "what", "shapes", "tokens", "length", "simulate", "output"),
     {

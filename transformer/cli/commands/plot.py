@@ -1,15 +1,14 @@
-"""The command ``plot``."""
+"""Draw schedules, targets, training curves, positions or embeddings."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from absl import flags
 
-from transformer.cli.files import reading, trained, write
+from transformer.cli.files import picture_form, reading, trained, write
 from transformer.cli.flags import Command, choice_flag, count_flag, text_flag
 from transformer.cli.start import start_devices
 from transformer.config import UserError
@@ -81,20 +80,8 @@ def _words(values: flags.FlagValues) -> list[str]:
         return [line.strip() for line in lines if line.strip()]
 
 
-def picture_form(path: str | None, forms: Sequence[str]) -> str:
-    """Return the form of a file by the end of its name."""
-    form = (path or "").rpartition(".")[2]
-    if path is None or form not in forms:
-        raise UserError(
-            f"--output: expected a file name that ends in .{', .'.join(forms)}; got "
-            f"{path or 'none'}; give one"
-        )
-    return form
-
-
 COMMAND = Command(
     run,
-    "draw schedules, targets, training curves, positions or embeddings",
     ("what", "output"),
     ("workdir", "d_model", "warmup", "steps", "smoothing", "ids", "length")
     + ("words", "input", "method", "side", "neighbours", "step", "device"),

@@ -1,4 +1,4 @@
-"""The command ``report``."""
+"""Put runs beside the paper's tables, with a verdict on each row and claim."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ from pathlib import Path
 
 from absl import flags
 
-from transformer import config
-from transformer.cli.commands.ablate import ablated_file
-from transformer.cli.commands.params import COMMAND as PARAMS
-from transformer.cli.configs import override_arguments, row_names
+from transformer.cli.configs import ablated_file, override_arguments, row_names
 from transformer.cli.files import write
-from transformer.cli.flags import TABLE3_FILE, Command
-from transformer.cli.parse import parse
+from transformer.cli.flags import Command
+from transformer.cli.parse import CONFIGURED, parse, resolved
 from transformer.cli.start import start_devices
 from transformer.config import Config, UserError
+
+_TABLE3 = "experiments/table3.py"
 
 
 def run(values: flags.FlagValues) -> int:
@@ -53,24 +52,20 @@ def _static_rows(values: flags.FlagValues) -> dict[str, Config]:
     from transformer.paper.rows import TABLE3
 
     if values.config is None:
-        values = parse("params", PARAMS, [f"--config={TABLE3_FILE}"])
-    file, options = ablated_file(values)
+        values = parse("report", CONFIGURED, [f"--config={_TABLE3}"])
+    file, options = ablated_file(values["config"])
     rows, overrides = row_names(file), override_arguments(values["config"])
     if not set(rows) <= set(TABLE3):
         raise UserError(
-            f"--config: expected the rows of {TABLE3_FILE}, got {file}, which has "
+            f"--config: expected the rows of {_TABLE3}, got {file}, which has "
             "others; leave it out"
         )
-    given = {row: f"--config={file}:{','.join([row, *options])}" for row in rows}
-    return {
-        row: config.resolve(parse("params", PARAMS, [argument, *overrides]).config)
-        for row, argument in given.items()
-    }
+    named = {row: f"--config={file}:{','.join([row, *options])}" for row in rows}
+    return {row: resolved([one, *overrides]) for row, one in named.items()}
 
 
 COMMAND = Command(
     run,
-    "put runs beside the paper's tables, with a verdict on each row and claim",
     (),
     ("workdir", "format", "output", "static", "timed", "config"),
 )

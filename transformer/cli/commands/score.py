@@ -1,4 +1,4 @@
-"""The command ``score``."""
+"""Write the log-probability of given translations, one a line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ def run(values: flags.FlagValues) -> int:
 
 COMMAND = Command(
     run,
-    "write the log-probability of given translations, one a line",
     ("workdir", "source", "target"),
     ("output", "step", "device"),
 )

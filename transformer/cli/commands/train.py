@@ -1,4 +1,4 @@
-"""The command ``train``."""
+"""Train a model, or go on with a run that was stopped."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ def run(values: flags.FlagValues) -> int:
 
 COMMAND = Command(
     run,
-    "train a model, or go on with a run that was stopped",
     ("config", "workdir"),
     HOSTS,
 )

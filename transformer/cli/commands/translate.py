@@ -1,4 +1,4 @@
-"""The command ``translate``."""
+"""Translate text, one sentence a line."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from pathlib import Path
 from absl import flags
 
 from transformer.cli.files import reading, trained, writing
-from transformer.cli.flags import HOSTS, Command
+from transformer.cli.flags import HOSTS, SEARCH, Command, given
 from transformer.cli.start import started
 from transformer.config import UserError
+
+_LINES = ("step", "scores", "alignments", "layer")  # how lines are written, and of what
 
 
 def run(values: flags.FlagValues) -> int:
@@ -27,32 +29,12 @@ def run(values: flags.FlagValues) -> int:
     ):
         from transformer.translate import translate_stream
 
-        translate_stream(
-            workdir,
-            source,
-            output,
-            step=values.step,
-            beam=values.beam,
-            alpha=values.alpha,
-            length_penalty=values.length_penalty,
-            n_best=values.n_best,
-            sample=values.sample,
-            temperature=values.temperature,
-            top_k=values.top_k,
-            top_p=values.top_p,
-            seed=values.seed,
-            scores=values.scores,
-            alignments=values.alignments,
-            layer=values.layer,
-        )
+        translate_stream(workdir, source, output, **given(values, _LINES + SEARCH))
     return 0
 
 
 COMMAND = Command(
     run,
-    "translate text, one sentence a line",
     ("workdir",),
-    ("input", "output", "step", "device", "beam", "alpha", "length_penalty")
-    + ("n_best", "sample", "temperature", "top_k", "top_p", "seed", "scores")
-    + ("alignments", "layer", *HOSTS),
+    ("input", "output", "device") + _LINES + SEARCH + HOSTS,
 )

@@ -1,4 +1,4 @@
-"""The command ``visualize``."""
+"""Draw what heads attend to, or measure it, or draw a beam search."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from pathlib import Path
 
 from absl import flags
 
-from transformer.cli.commands.plot import picture_form
-from transformer.cli.files import reading, trained, write
-from transformer.cli.flags import Command, count_flag, switch_flag, text_flag
+from transformer.cli.files import picture_form, reading, trained, write
+from transformer.cli.flags import Command, count_flag, given, switch_flag, text_flag
 from transformer.cli.start import start_devices
 from transformer.config import UserError
 from transformer.pictures.plots import FORMS
+
+_WHICH = ("layers", "heads", "kind", "word")  # of the maps that are drawn
+_PENALTY = ("alpha", "length_penalty")
 
 
 def run(values: flags.FlagValues) -> int:
@@ -39,11 +41,8 @@ def _show_heads(values: flags.FlagValues, workdir: Path) -> str | bytes:
         form,
         values.source,
         values.target,
-        layers=values.layers,
-        heads=values.heads,
-        kind=values.kind,
-        word=values.word,
         step=values.step,
+        **given(values, _WHICH),
     )
 
 
@@ -60,8 +59,7 @@ def _show_search(values: flags.FlagValues, workdir: Path) -> str | bytes:
         values.source,
         step=values.step,
         beam=values.width,
-        alpha=values.alpha,
-        length_penalty=values.length_penalty,
+        **given(values, _PENALTY),
     )
 
 
@@ -80,11 +78,9 @@ def _show_statistics(values: flags.FlagValues, workdir: Path) -> str | bytes:
 
 COMMAND = Command(
     run,
-    "draw what heads attend to, or measure it, or draw a beam search",
     ("workdir",),
-    ("source", "target", "layers", "heads", "kind", "word", "beam", "width")
-    + ("alpha", "length_penalty", "statistics", "input", "translations")
-    + ("output", "step", "device"),
+    ("source", "target", *_WHICH, "beam", "width", *_PENALTY)
+    + ("statistics", "input", "translations", "output", "step", "device"),
     {
         "source": text_flag("a sentence"),
         "beam": switch_flag("draw the tree of the beam search for --source instead"),

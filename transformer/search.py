@@ -1,0 +1,63 @@
+"""How to look for a translation: settings that are no part of a run."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from typing import Annotated
+
+from transformer.config import (
+    Check,
+    LengthPenalty,
+    NotNegative,
+    Positive,
+    Seed,
+    UserError,
+    type_and_checks,
+)
+
+Share = Annotated[float, Check(lambda x: 0 < x <= 1, "above 0 and at most 1")]
+
+
+@dataclasses.dataclass(frozen=True)
+class Search:
+    """How to look for a translation; see ``transformer.decode``.
+
+    What is written beside a field is the help of its flag. Fields without a value here
+    are configured, as ``config.Decode``.
+    """
+
+    beam: Annotated[
+        Positive[int], "hypotheses kept by beam search (default: the config's)"
+    ]
+    alpha: Annotated[
+        NotNegative[float], "strength of the length penalty (default: the config's)"
+    ]
+    length_penalty: Annotated[
+        LengthPenalty,
+        "gnmt: ((5 + length) / 6)^alpha, power: length^alpha (default: the config's)",
+    ]
+    n_best: Annotated[Positive[int], "translations of each sentence, best first"] = 1
+    sample: Annotated[bool, "draw translations at random instead of searching"] = False
+    temperature: Annotated[Positive[float], "of --sample; below 1 is more careful"] = (
+        1.0
+    )
+    top_k: Annotated[
+        NotNegative[int], "--sample from the K likeliest pieces, 0 = from all"
+    ] = 0
+    top_p: Annotated[Share, "--sample from the likeliest pieces of this mass"] = 1.0
+    seed: Annotated[Seed, "of --sample"] = 0
+
+    def __post_init__(self) -> None:
+        for name, hint in typing.get_type_hints(Search, include_extras=True).items():
+            value = getattr(self, name)
+            for check in type_and_checks(hint)[1]:
+                if not check.passes(value):
+                    raise UserError(
+                        f"{name}: expected {check.expected}, got {value!r}; change it"
+                    )
+        if not self.sample and self.n_best > self.beam:
+            raise UserError(
+                f"expected n_best of at most beam = {self.beam}, got {self.n_best}; "
+                "use a larger beam"
+            )
