@@ -77,6 +77,7 @@ def get_config(variant: str = "as_written") -> ConfigDict:
 
     config.optimizer = ConfigDict()
     config.optimizer.name = "adam"
+    config.optimizer.options = ""
     config.optimizer.scale = 1.0
     config.optimizer.warmup = 4000
     config.optimizer.step_offset = 0

@@ -136,7 +136,8 @@ class Loss:
 class Optimizer:
     """Section 5.3."""
 
-    name: Literal["adam", "sgd"]
+    name: str  # "adam", or an optimiser of optax: "adamw", "lion", "sgd" ...
+    options: str  # of it, "weight_decay=0.01, nesterov=True"
     scale: Positive[float]  # of the paper's learning rate, 1.0 = the paper
     warmup: Positive[int]  # steps
     step_offset: NotNegative[int]  # the n-th update has the rate of step n + offset
@@ -350,6 +351,7 @@ NEWER = {
     "batch.length_multiple": 1,
     "batch.lengths": 1,
     "model.kind": "transformer",
+    "optimizer.options": "",
     "parallel.data": -1,
     "parallel.fsdp": 1,
     "parallel.tensor": 1,

@@ -1,51 +1,37 @@
-"""Translation: a trained model as an object, and as a filter of lines."""
+"""Translation: a trained model as an object."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import itertools
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from transformer import config, decode, parallel
+from transformer import config, decode, models, objective, parallel
 from transformer.config import Config, UserError
 from transformer.data.batches import Group, in_order
 from transformer.data.tokenizers import Vocabulary, load_vocabulary
 from transformer.ids import BOS, EOS, PAD
-from transformer.metrics.heads import align, pharaoh
-from transformer.models.transformer import (
-    Transformer,
-    abstract_params,
-    make_model,
-    search_variables,
-    start_search,
-)
-from transformer.nn.hardware import Hardware, arranged
+from transformer.metrics.heads import align
+from transformer.models import Model
 from transformer.parallel import hosts, sizes
 from transformer.run.checkpoints import Checkpoints
 from transformer.search import Search
 
-_LINES_AT_A_TIME = 10_000  # of a stream, sorted by length and translated together
-_LOGIT_SLOTS = 1024  # target slots of which all logits are held, when scoring
-_WEIGHT_SLOTS = 1024  # slots a side of which all attention weights are held
+_LOGIT_TOKENS = 1024  # padded target tokens of which all logits are held, when scoring
+_WEIGHT_TOKENS = 1024  # padded tokens per side of which all attention weights are held
 
 
 def complain(text: str) -> None:
     """Print a warning on standard error."""
     print(f"transformer: {text}", file=sys.stderr, flush=True)
-
-
-def _note(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +41,8 @@ class Translation:
     Attributes:
       text: the translation.
       score: log-probability divided by the length penalty.
-      log_probability: of all its pieces and the end mark, nats.
-      ids: its pieces, without the end mark.
+      log_probability: of all its pieces and EOS, nats.
+      ids: its pieces, without EOS.
     """
 
     text: str
@@ -71,7 +57,7 @@ class Translator:
     Attributes:
       settings: the configuration of the run, its sizes as ``sizes.here`` has them.
       vocabulary: both tokenizers.
-      model: the Transformer.
+      model: the model.
       params: its parameters, a copy on each device.
       mesh: of the devices, each of which takes its own sentences.
     """
@@ -89,13 +75,13 @@ class Translator:
         Args:
           settings: the configuration of the run.
           vocabulary: both tokenizers.
-          params: parameters of ``model_of(settings, vocabulary)``.
+          params: parameters of ``models.make(settings, *vocabulary.sizes)``.
           warn: is told of lines that are longer than any in training.
           devices: that translate, None = all there are.
         """
         self.settings = sizes.here(settings, vocabulary.target.size)
         self.vocabulary = vocabulary
-        self.model = model_of(settings, vocabulary)
+        self.model = models.make(settings, *vocabulary.sizes)
         self.mesh = parallel.replica_mesh(devices or jax.devices())
         self.params = jax.device_put(
             params, NamedSharding(self.mesh, parallel.REPLICATED)
@@ -104,7 +90,7 @@ class Translator:
 
     @functools.cached_property
     def _variables(self) -> Any:
-        return jax.jit(search_variables, static_argnums=0)(self.model, self.params)
+        return _search_variables(self.model, self.params)
 
     def _spread(self, rows: np.ndarray) -> jax.Array:
         """Give each device its part of the rows."""
@@ -163,7 +149,7 @@ class Translator:
     ) -> list[float]:
         """Return the log-probability of each target given its source, in nats.
 
-        ``sum_t log P(y_t | y_<t, x)``, the end mark included.
+        ``sum_t log P(y_t | y_<t, x)``, EOS included.
 
         Args:
           sources: source sentences.
@@ -181,7 +167,7 @@ class Translator:
             max(len(s), len(t)) for s, t in zip(source_ids, target_ids, strict=True)
         ]
         results = [0.0] * len(sources)
-        for group in self._fitted(lengths, _LOGIT_SLOTS):
+        for group in self._fitted(lengths, _LOGIT_TOKENS):
             ids = (group.padded(side) for side in (source_ids, target_ids))
             spread = map(self._spread, ids)
             totals = _log_probabilities(self.model, self.params, *spread)
@@ -191,7 +177,7 @@ class Translator:
         return results
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
-        """Return the encoder's output of each line, (S, D), the end mark included."""
+        """Return the encoder's output of each line, (S, D), EOS included."""
         ids = self.source_ids(lines)
         results: list[np.ndarray] = [np.empty(0)] * len(lines)
         for group in self.groups([len(sequence) for sequence in ids]):
@@ -220,7 +206,7 @@ class Translator:
         """Yield the number of each pair, from 0, with its attention weights.
 
         Args:
-          source_ids: of source sentences, each with the end mark.
+          source_ids: of source sentences, each with EOS.
           target_ids: of their translations, without it.
 
         Yields:
@@ -230,12 +216,15 @@ class Translator:
             max(len(s), len(t) + 1) for s, t in zip(source_ids, target_ids, strict=True)
         ]
         inputs = [[BOS, *ids] for ids in target_ids]
-        for group in self._fitted(lengths, _WEIGHT_SLOTS):
+        for group in self._fitted(lengths, _WEIGHT_TOKENS):
             spread = (self._spread(group.padded(side)) for side in (source_ids, inputs))
-            weights = hosts.fetch(_weights(self.model, self.params, *spread))
+            found = _attention_weights(self.model, self.params, *spread)
+            weights = hosts.fetch(found)
             for place, row in enumerate(group.rows.tolist()):
                 s, t = len(source_ids[row]), len(inputs[row])
-                encoder, decoder, cross = (each[place] for each in weights)
+                encoder, decoder, cross = (
+                    weights[kind][place] for kind in ("encoder", "decoder", "cross")
+                )
                 yield (
                     row,
                     Attention(
@@ -262,30 +251,31 @@ class Translator:
 
         Args:
           sources: source sentences.
-          target_ids: of their translations, without the end mark.
+          target_ids: of their translations, without EOS.
           layer: its number from 1; None for the last but one.
 
         Returns:
           For each pair (source word, target word) from 0, in the order of the target.
         """
-        layers = config.transformer(self.settings.model).layers
-        layer = max(layers - 1, 1) if layer is None else layer
-        if layer > layers:
-            raise UserError(
-                f"--layer: expected a number from 1 to {layers}, got {layer}; change it"
-            )
         source_ids = _with_end(self.vocabulary.source.encode_many(sources))
         results: list[list[tuple[int, int]]] = [[] for _ in sources]
         for row, found in self.attentions(source_ids, target_ids):
+            layers = len(found.cross)
+            if layer is not None and layer > layers:
+                raise UserError(
+                    f"--layer: expected a number from 1 to {layers}, got {layer}; "
+                    "change it"
+                )
+            chosen = max(layers - 1, 1) if layer is None else layer
             results[row] = align(
-                found.cross[layer - 1].mean(0),
+                found.cross[chosen - 1].mean(0),
                 self.vocabulary.source.words(source_ids[row][:-1]),
                 self.vocabulary.target.words(target_ids[row]),
             )
         return results
 
     def source_ids(self, lines: Sequence[str], first: int = 1) -> list[list[int]]:
-        """Return the ids of each line, the end mark included; warn of long ones."""
+        """Return the ids of each line, EOS included; warn of long ones."""
         ids = _with_end(self.vocabulary.source.encode_many(lines))
         longest = self.settings.data.max_length
         for number, sequence in enumerate(ids, start=first):
@@ -319,7 +309,7 @@ class Translator:
         self, source: np.ndarray, numbers: list[int], how: Search
     ) -> list[list[Translation]]:
         extra = self.settings.decode.extra_tokens
-        # The end mark is no part of the input's length. Empty rows may stop at once.
+        # EOS is no part of the input's length. Empty rows may stop at once.
         limits = np.where(source.any(1), (source != PAD).sum(1) - 1 + extra, 1)
         length = source.shape[1] + extra
         padded = np.zeros(len(source), np.uint32)
@@ -364,8 +354,8 @@ class Attention:
     """Attention weights of one sentence pair, N layers of H heads.
 
     Attributes:
-      source: S source pieces, the end mark included.
-      target: T pieces of the decoder's input, from the begin mark.
+      source: S source pieces, EOS included.
+      target: T pieces of the decoder's input, from BOS.
       encoder: (N, H, S, S) self-attention; row t holds where position t looks.
       decoder: (N, H, T, T) masked self-attention.
       cross: (N, H, T, S) attention of the decoder to the source.
@@ -384,7 +374,7 @@ class Attention:
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def search(
     how: Search,
-    model: Transformer,
+    model: Model,
     mesh: Mesh,
     length: int,
     variables: Any,
@@ -397,7 +387,7 @@ def search(
 
     Args:
       how: what to search for, and how; of its seed nothing is read.
-      model: the Transformer.
+      model: the model.
       mesh: of the devices.
       length: most tokens of an output.
       variables: as ``search_variables`` has them.
@@ -411,7 +401,7 @@ def search(
         base = jax.random.key(seed)
         keys = jax.vmap(lambda number: jax.random.fold_in(base, number))(numbers)
         beams = decode.side_by_side(how)
-        step, cache = start_search(model, variables, source, beams, length)
+        step, cache = models.start(model, variables, source, beams, length)
         return decode.search(how, step, cache, limits, length, keys)
 
     mapped = parallel.over_rows(
@@ -420,37 +410,10 @@ def search(
     return mapped(variables, source, limits, numbers, seed=seed)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _log_probabilities(model, params, source, target):
-    """Return log P(target | source) of each row."""
-    logits = model.apply(
-        {"params": params}, source, target, BOS, method="target_logits"
-    )
-    table = jax.nn.log_softmax(logits)
-    each = jnp.take_along_axis(table, target[..., None], axis=-1)[..., 0]
-    return jnp.where(target != PAD, each, 0.0).sum(-1)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _encode(model, params, source):
-    return model.apply({"params": params}, source, method="encode")
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _weights(model, params, source, inputs):
-    """Return the weights of pairs: encoder, decoder, cross, each (B, N, H, ., .)."""
-    _, sown = model.apply({"params": params}, source, inputs, mutable=["attention"])
-    layers = range(model.config.layers)
-
-    def stack(side, kind):
-        found = [sown["attention"][f"{side}_{i}"][kind]["weights"][0] for i in layers]
-        return jnp.stack(found, axis=1)
-
-    return (
-        stack("encoder", "self_attention"),
-        stack("decoder", "self_attention"),
-        stack("decoder", "cross_attention"),
-    )
+_log_probabilities = jax.jit(objective.log_probabilities, static_argnums=0)
+_encode = jax.jit(models.encode, static_argnums=0)
+_attention_weights = jax.jit(models.attention_weights, static_argnums=0)
+_search_variables = jax.jit(models.search_variables, static_argnums=0)
 
 
 def _with_end(sequences: list[list[int]]) -> list[list[int]]:
@@ -460,13 +423,10 @@ def _with_end(sequences: list[list[int]]) -> list[list[int]]:
 # ----------------------------------------------------------------------- from a workdir
 
 
-def model_of(
-    settings: Config, vocabulary: Vocabulary, hardware: Hardware | None = None
-) -> Transformer:
-    """Return the model of a configuration and a vocabulary; see ``make_model``."""
-    sizes = vocabulary.source.size, vocabulary.target.size
-    kind = arranged(hardware, settings.parallel.tensor)
-    return make_model(settings.model, *sizes, settings.parallel.remat, kind)
+def abstract_params(settings: Config, vocabulary: Vocabulary) -> Any:
+    """Return the parameters to restore, replicated on all devices."""
+    model = models.make(settings, *vocabulary.sizes)
+    return parallel.replicated(models.abstract(model))
 
 
 def open_run(workdir: Path) -> tuple[Config, Vocabulary]:
@@ -511,7 +471,7 @@ def load(
     folder = workdir / "checkpoints"
     if step is None and (workdir / "averaged").is_dir():
         folder = workdir / "averaged"
-    abstract = parallel.replicated(abstract_params(model_of(settings, vocabulary)))
+    abstract = abstract_params(settings, vocabulary)
     with Checkpoints(folder, settings.train.keep, warn) as checkpoints:
         _, tree, metadata = checkpoints.restore({"params": abstract}, step)
     if metadata["vocabulary"] != vocabulary.digest:
@@ -521,79 +481,3 @@ def load(
         )
     settings = sizes.here(settings, vocabulary.target.size, beam)
     return Translator(settings, vocabulary, tree["params"], warn)
-
-
-def translate_stream(
-    workdir: Path,
-    lines: Iterable[str],
-    output: TextIO,
-    *,
-    step: int | None = None,
-    scores: bool = False,
-    alignments: bool = False,
-    layer: int | None = None,
-    **search: Any,
-) -> None:
-    """Translate lines of text, one out for one in (``n_best`` out for one in).
-
-    Args:
-      workdir: folder of the run.
-      lines: without their end; read some thousands at a time.
-      output: is written in order.
-      step: of the checkpoint, see ``load``.
-      scores: put ``SCORE<tab>`` before each translation.
-      alignments: put ``<tab>0-0 1-2`` behind each, see ``Translator.alignments``.
-      layer: see there.
-      **search: fields of ``Search``, None = the configured.
-    """
-    translator = load(workdir, step=step, beam=search.get("beam"))
-    hosts.once(_note)(sizes.line(translator.settings))
-    count, first = translator.search(**search).n_best, 1
-    for chunk in _chunks(lines):
-        every: list[tuple[str, Translation]] = []
-        for line, found in zip(
-            chunk, translator.hypotheses(chunk, first, **search), strict=True
-        ):
-            missing = [Translation("", found[0].score, 0.0, [])] * (count - len(found))
-            every += [(line, one) for one in [*found, *missing]]
-        links = [""] * len(every)
-        if alignments:
-            targets = [one.ids for _, one in every]
-            found_links = translator.alignments([s for s, _ in every], targets, layer)
-            links = [f"\t{pharaoh(pairs)}" for pairs in found_links]
-        for (_, one), link in zip(every, links, strict=True):
-            prefix = f"{one.score:.4f}\t" if scores else ""
-            if hosts.primary():
-                output.write(f"{prefix}{one.text}{link}\n")
-        output.flush()
-        first += len(chunk)
-
-
-def score_stream(
-    workdir: Path,
-    sources: Iterable[str],
-    targets: Iterable[str],
-    output: TextIO,
-    *,
-    step: int | None = None,
-) -> None:
-    """Write the log-probability of each pair of lines, in nats, one a line."""
-    translator = load(workdir, step=step)
-    both = itertools.zip_longest(_chunks(sources), _chunks(targets))
-    for number, (left, right) in enumerate(both):
-        counts = [number * _LINES_AT_A_TIME + len(x or []) for x in (left, right)]
-        if counts[0] != counts[1]:
-            raise UserError(
-                f"expected as many target as source lines, got {counts[0]} source and "
-                f"{counts[1]} target lines or more; give one pair a line"
-            )
-        first = number * _LINES_AT_A_TIME + 1
-        for value in translator.score(left, right, first):
-            output.write(f"{value:.4f}\n")
-        output.flush()
-
-
-def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
-    lines = iter(lines)
-    while chunk := list(itertools.islice(lines, _LINES_AT_A_TIME)):
-        yield chunk

@@ -23,15 +23,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer import parallel
+from transformer import models, parallel
 from transformer.nn import attention, dropout, hardware
 from transformer.run.checkpoints import Checkpoints
 from transformer.run.records import machine, read_metrics, write_json
+from transformer.step import init_state
 from transformer.tools import datasheets
 from transformer.tools.bench.clock import measure
 from transformer.tools.bench.peaks import matrix_peak
-from transformer.train import init_state
-from transformer.translate import model_of, open_run
+from transformer.translate import open_run
 
 TIMING = ("seconds", "tokens_per_second")  # what the clock decides among metrics
 _HALF = 2.0**-9  # the most by which rounding to bfloat16 changes a number of size 1
@@ -239,7 +239,7 @@ def compare_runs(first: Path, second: Path) -> dict[str, Any]:
 
 def _last_state(workdir: Path) -> dict[str, np.ndarray]:
     settings, vocabulary = open_run(workdir)
-    model = model_of(settings, vocabulary)
+    model = models.make(settings, *vocabulary.sizes)
     abstract = jax.eval_shape(functools.partial(init_state, settings, model))
     with Checkpoints(workdir / "checkpoints", settings.train.keep) as checkpoints:
         _, tree, _ = checkpoints.restore(abstract._asdict())

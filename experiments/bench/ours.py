@@ -16,8 +16,8 @@ import jax
 import sizes
 import worker
 
-from transformer import config, parallel
-from transformer.models.transformer import Transformer, make_model
+from transformer import config, models, parallel
+from transformer.models import Model
 from transformer.tools.bench.searching import Searcher
 from transformer.tools.bench.training import Stepper
 
@@ -70,7 +70,7 @@ def translate(workdir: Path, input: Path, dtype: str, beam: int) -> worker.Work:
     return worker.Work(step, info | _info())
 
 
-def _set_up(size: str, dtype: str, device: str) -> tuple[config.Config, Transformer]:
+def _set_up(size: str, dtype: str, device: str) -> tuple[config.Config, Model]:
     """Return experiments/base.py of another size, with dropout where peers have it."""
     parallel.start(device)
     wanted = sizes.SIZES[size]
@@ -87,7 +87,7 @@ def _set_up(size: str, dtype: str, device: str) -> tuple[config.Config, Transfor
     values.model.dtype = dtype
     values.loss.smoothing = sizes.SMOOTHING
     settings = parallel.sizes.here(config.resolve(values), wanted.vocabulary)
-    return settings, make_model(settings.model, wanted.vocabulary, wanted.vocabulary)
+    return settings, models.make(settings, wanted.vocabulary, wanted.vocabulary)
 
 
 def _info() -> dict[str, Any]:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from support.models import make
 from support.reference import assert_close
 
-from transformer import decode
+from transformer import decode, models
 from transformer.decode import Hypotheses, hypotheses
-from transformer.models.transformer import Transformer, search_variables, start_search
+from transformer.models.transformer import Transformer
 
 EOS, BOS = 1, 2
 MARKS = {"bos": BOS, "eos": EOS}
@@ -617,8 +617,8 @@ def tiny() -> tuple[Transformer, Any]:
 @functools.partial(jax.jit, static_argnums=0)
 def search_with_model(model, params, source, limits):
     length = 12
-    variables = search_variables(model, params)
-    step, cache = start_search(model, variables, source, 3, length)
+    variables = models.search_variables(model, params)
+    step, cache = models.start(model, variables, source, 3, length)
     return decode.beam(step, cache, limits, length, PENALTY, 3, n_best=3)
 
 

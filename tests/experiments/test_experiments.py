@@ -13,9 +13,8 @@ import pytest
 from support.configs import experiment, rows_of
 from support.paths import EXPERIMENTS, ROOT
 
-from transformer import config
+from transformer import config, models
 from transformer.config import Config
-from transformer.models.transformer import abstract_params, make_model
 
 # Every experiment as it was when it was last changed on purpose: all values of base, of
 # the others what differs from another one, and the digest of it all. A changed digest
@@ -223,8 +222,8 @@ def test_peak_rates(row, peak):
 def test_models_have_the_published_sizes(row, vocabulary, millions):
     settings = resolved(row)
     digits = len(millions.split(".")[1])
-    model = make_model(settings.model, vocabulary, vocabulary)
-    leaves = jax.tree.leaves(abstract_params(model))
+    model = models.make(settings, vocabulary, vocabulary)
+    leaves = jax.tree.leaves(models.abstract(model))
     assert f"{sum(leaf.size for leaf in leaves) / 1e6:.{digits}f}" == millions
 
 

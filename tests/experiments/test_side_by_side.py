@@ -20,10 +20,9 @@ import pytest
 from support.configs import base
 from support.paths import BENCH
 
-from transformer import ids
+from transformer import ids, models
 from transformer.config import UserError
 from transformer.data import tokenizers
-from transformer.models.transformer import abstract_params, init_params, make_model
 from transformer.translate import Translator
 
 sys.path.append(str(BENCH))
@@ -375,14 +374,14 @@ LINES = ["a small dog", "hello again", "two letters", "number five"]  # of one l
 @pytest.fixture(scope="module")
 def translator() -> Translator:
     vocabulary = tokenizers.Vocabulary(tokenizers.Bytes(), tokenizers.Bytes())
-    model = make_model(SETTINGS.model, vocabulary.source.size, vocabulary.target.size)
+    model = models.make(SETTINGS, vocabulary.source.size, vocabulary.target.size)
 
     def unequal(path: Any, leaf: jax.Array) -> jax.Array:
         """Make no scale 1, no bias 0 and no two alike: each has its own effect."""
         draw = np.random.default_rng(list(jax.tree_util.keystr(path).encode()))
         return leaf + draw.normal(0, 0.3, leaf.shape).astype(np.float32)
 
-    params = jax.jit(functools.partial(init_params, model))(jax.random.key(3))
+    params = jax.jit(functools.partial(models.init, model))(jax.random.key(3))
     params = jax.tree_util.tree_map_with_path(unequal, params)
     return Translator(SETTINGS, vocabulary, params)
 
@@ -425,7 +424,7 @@ def test_a_drawn_model_has_the_parameters_of_ours(size):
         **{"model.d_ff": size.d_ff},
         **dict.fromkeys(("model.d_k", "model.d_v"), size.d_model // size.heads),
     )
-    tree = abstract_params(make_model(values.model, size.vocabulary, size.vocabulary))
+    tree = models.abstract(models.make(values, size.vocabulary, size.vocabulary))
     assert weights.shapes(size) == {
         jax.tree_util.keystr(path, simple=True, separator="."): leaf.shape
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)

@@ -16,19 +16,19 @@ from support.models import options, reference_weights
 from support.reference import assert_close
 
 import transformer
-from transformer import config
+from transformer import config, models
 from transformer import train as training
 from transformer.config import UserError
 from transformer.data.sources import number_words
-from transformer.evaluate import average, corpus_sums, evaluate, steps_to_average
+from transformer.evaluate import average, evaluate, steps_to_average
 from transformer.ids import BOS
 from transformer.metrics import bleu
-from transformer.models.transformer import abstract_params
+from transformer.objective import corpus_sums
 from transformer.parallel import sizes
 from transformer.prepare import prepare
 from transformer.run import checkpoints
 from transformer.run.checkpoints import Checkpoints
-from transformer.translate import model_of, open_run
+from transformer.translate import open_run
 
 PAIRS = {"train": 200, "validation": 5, "test": 6}
 SETTINGS = base(
@@ -75,7 +75,7 @@ def trained(tmp_path_factory) -> Path:
     workdir = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
         few_numbers(patch)
-        training.train(SETTINGS, workdir, say=lambda line: None)
+        training.train(SETTINGS, workdir, log=lambda line: None)
     return workdir
 
 
@@ -92,7 +92,7 @@ def results(workdir: Path) -> dict[str, Any]:
 
 def saved_params(workdir: Path, step: int) -> Any:
     settings, vocabulary = open_run(workdir)
-    abstract = abstract_params(model_of(settings, vocabulary))
+    abstract = models.abstract(models.make(settings, *vocabulary.sizes))
     with Checkpoints(workdir / "checkpoints", 3) as saved:
         return saved.restore({"params": abstract}, step)[1]["params"]
 
@@ -182,7 +182,7 @@ def test_training_said_what_validation_measures(trained):
     prepared = prepare_again(trained)
     lines = (trained / "metrics.jsonl").read_text().splitlines()
     last = [json.loads(x) for x in lines if "validation_nll" in x][-1]
-    model = model_of(SETTINGS, prepared.vocabulary)
+    model = models.make(SETTINGS, *prepared.vocabulary.sizes)
     corpus = prepared.corpora["validation"]
     settings = sizes.here(SETTINGS, prepared.vocabulary.target.size)
     sums = corpus_sums(settings, model, saved_params(trained, 40), corpus)
@@ -199,7 +199,7 @@ def test_the_average_is_the_mean_of_the_checkpoints(trained):
 
 
 def test_an_average_of_more_checkpoints(run):
-    line = average(run, 3, say=lambda line: None)
+    line = average(run, 3, log=lambda line: None)
     assert line.startswith("average of steps 20, 30, 40:")
     expected = mean(*(saved_params(run, step) for step in (20, 30, 40)))
     assert_same_params(transformer.load(run).params, expected)
@@ -215,7 +215,7 @@ def test_load_prefers_the_average_and_takes_the_step_it_is_told(run):
 
 def test_an_average_is_for_inference_only(run):
     settings, vocabulary = open_run(run)
-    model = model_of(settings, vocabulary)
+    model = models.make(settings, *vocabulary.sizes)
     abstract = jax.eval_shape(lambda: training.init_state(settings, model))._asdict()
     with (
         Checkpoints(run / "averaged", 1) as saved,
@@ -229,17 +229,17 @@ def test_an_average_is_for_inference_only(run):
     )
     (run / "config.json").write_text(config.to_json(longer))
     with pytest.raises(UserError, match="inference-only.*training cannot resume"):
-        training.train(longer, run, say=lambda line: None)
+        training.train(longer, run, log=lambda line: None)
 
 
 def test_another_step_and_split_are_evaluated(run):
-    evaluate(run, "validation", step=30, average=1, say=lambda line: None)
+    evaluate(run, "validation", step=30, average=1, log=lambda line: None)
     found = results(run)
     assert (found["split"], found["step"]) == ("validation", 30)
     assert found["averaged_steps"] == [30] and "average" not in found
     assert len(found["sentences"]) == PAIRS["validation"]
     prepared = prepare(SETTINGS, run)
-    model, corpus = model_of(SETTINGS, prepared.vocabulary), prepared.corpora
+    model, corpus = models.make(SETTINGS, *prepared.vocabulary.sizes), prepared.corpora
     settings = sizes.here(SETTINGS, prepared.vocabulary.target.size)
     sums = corpus_sums(settings, model, saved_params(run, 30), corpus["validation"])
     assert found["last"]["nll"] == pytest.approx(
@@ -257,7 +257,7 @@ def test_another_step_and_split_are_evaluated(run):
 )
 def test_checkpoints_that_are_not_there(run, arguments, wanted):
     with pytest.raises(UserError, match=wanted):
-        evaluate(run, say=lambda line: None, **arguments)
+        evaluate(run, log=lambda line: None, **arguments)
 
 
 def test_an_older_best_checkpoint_is_not_averaged(tmp_path):
@@ -276,7 +276,7 @@ def test_uneven_intervals_are_reported(run):
     with Checkpoints(run / "checkpoints", 3) as saved:
         saved.save(43, {"params": saved_params(run, 40)}, {}, 9.0)
     said: list[str] = []
-    average(run, 3, say=said.append)
+    average(run, 3, log=said.append)
     assert said == [
         "warning: the averaged checkpoints are not equally far apart (30, 40, 43)"
     ]

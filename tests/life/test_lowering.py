@@ -19,14 +19,10 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from support.configs import base
 
-from transformer import config, evaluate, parallel, train, translate
+from transformer import config, models, objective, parallel, programs, translate
+from transformer import step as steps
 from transformer.config import Config
-from transformer.models.transformer import (
-    Transformer,
-    abstract_params,
-    make_model,
-    search_variables,
-)
+from transformer.models import Model
 from transformer.nn.hardware import Hardware
 from transformer.search import Search
 
@@ -86,23 +82,23 @@ def numbers(dtype: type = np.int32) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((ROWS,), dtype)
 
 
-def train_step(c: Config, model: Transformer) -> Any:
+def train_step(c: Config, model: Model) -> Any:
     """Trace what the loop runs."""
     mesh = parallel.make_mesh(c.parallel, jax.devices()[:1])
-    draw = functools.partial(train.init_state, c, model)
-    state = parallel.placed(mesh, jax.eval_shape(draw))
-    step: Any = train.compile_step(c, model, mesh, state)
+    draw = functools.partial(steps.init_state, c, model)
+    state = parallel.placed(mesh, model.partition, jax.eval_shape(draw))
+    step: Any = programs.compile_step(c, model, mesh, state)
     return step.trace(state, {"source": ids(), "target": ids()})
 
 
-def evaluation(c: Config, model: Transformer) -> Any:
+def evaluation(c: Config, model: Model) -> Any:
     batch = {"source": ids(), "target": ids()}
-    return evaluate.mesh_sums.trace(
-        c, model, one_device(), abstract_params(model), batch
+    return objective.mesh_sums.trace(
+        c, model, one_device(), models.abstract(model), batch
     )
 
 
-def search(how: Search, c: Config, model: Transformer) -> Any:
+def search(how: Search, c: Config, model: Model) -> Any:
     seed = jax.ShapeDtypeStruct((), np.uint32)
     return translate.search.trace(
         *(how, model, one_device(), LENGTH, variables(model), ids()),
@@ -110,26 +106,26 @@ def search(how: Search, c: Config, model: Transformer) -> Any:
     )
 
 
-def score(c: Config, model: Transformer) -> Any:
+def score(c: Config, model: Model) -> Any:
     trace = translate._log_probabilities.trace
-    return trace(model, abstract_params(model), ids(), ids())
+    return trace(model, models.abstract(model), ids(), ids())
 
 
-def encode(c: Config, model: Transformer) -> Any:
-    return translate._encode.trace(model, abstract_params(model), ids())
+def encode(c: Config, model: Model) -> Any:
+    return translate._encode.trace(model, models.abstract(model), ids())
 
 
 def one_device() -> Any:
     return parallel.replica_mesh(jax.devices()[:1])
 
 
-def variables(model: Transformer) -> Any:
+def variables(model: Model) -> Any:
     return jax.eval_shape(
-        functools.partial(search_variables, model), abstract_params(model)
+        functools.partial(models.search_variables, model), models.abstract(model)
     )
 
 
-PROGRAMS: dict[str, Callable[[Config, Transformer], Any]] = {
+PROGRAMS: dict[str, Callable[[Config, Model], Any]] = {
     "train step": train_step,
     "evaluation": evaluation,
     "greedy": functools.partial(search, Search(1, 0.6, "gnmt")),
@@ -150,7 +146,7 @@ def lowered(monkeypatch):
 
     def lower(program: str, name: str, hardware: Hardware) -> str:
         c = settings_of(name)
-        model = make_model(c.model, V, V, c.parallel.remat, hardware)
+        model = models.make(c, V, V, hardware)
         traced = PROGRAMS[program](c, model)
         return traced.lower(lowering_platforms=(hardware.platform,)).as_text()
 

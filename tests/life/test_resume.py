@@ -26,10 +26,10 @@ from jax.experimental.compilation_cache import compilation_cache
 from support.paths import ROOT
 from support.runs import command, compilations, lines_of, tiny_run
 
-from transformer import config, parallel, train
+from transformer import config, models, parallel, train
+from transformer import step as steps
 from transformer.cli import main as cli
 from transformer.config import Config, UserError
-from transformer.models.transformer import make_model
 from transformer.prepare import prepare
 from transformer.run.checkpoints import Checkpoints
 
@@ -45,8 +45,8 @@ def metrics_of(workdir: Path) -> list[dict[str, Any]]:
 def state_of(settings: Config, workdir: Path, step: int | None = None):
     """Return step, metadata and the arrays of a checkpoint by name."""
     size = prepare(settings, workdir).vocabulary.target.size
-    model = make_model(settings.model, size, size)
-    abstract = jax.eval_shape(lambda: train.init_state(settings, model))
+    model = models.make(settings, size, size)
+    abstract = jax.eval_shape(lambda: steps.init_state(settings, model))
     with Checkpoints(workdir / "checkpoints", settings.train.keep) as checkpoints:
         found, tree, metadata = checkpoints.restore(abstract._asdict(), step)
     leaves = jax.tree_util.tree_leaves_with_path(tree)
@@ -86,7 +86,7 @@ def compiled_once(tmp_path_factory):
 
     The runs in this process leave out the evaluation at the end.
     """
-    make = train.make_train_step
+    make = steps.make_train_step
     kept: dict[Any, Any] = {}
     folder = str(tmp_path_factory.mktemp("xla"))
     names = {

@@ -29,11 +29,11 @@ from support.runs import (
     tiny_run,
 )
 
-from transformer import config, parallel, train, translate
+from transformer import config, models, objective, parallel, programs, train
+from transformer import step as steps
 from transformer.config import Config, UserError
 from transformer.data import batches
 from transformer.ids import BOS, EOS, PAD
-from transformer.models.transformer import make_model, shift_right
 from transformer.prepare import prepare
 from transformer.run.checkpoints import Checkpoints
 
@@ -42,13 +42,13 @@ TOKENS = int((BATCH["target"] != PAD).sum())
 
 @functools.cache
 def step_of(settings: Config):
-    return jax.jit(train.make_train_step(settings, model_of(settings)))
+    return jax.jit(steps.make_train_step(settings, model_of(settings)))
 
 
 @functools.cache
 def gradients_of(settings: Config):
     """Return params, batch, key -> the gradient and the sums."""
-    return jax.jit(functools.partial(train.gradients, settings, model_of(settings)))
+    return jax.jit(functools.partial(steps.gradients, settings, model_of(settings)))
 
 
 def curve(settings: Config, steps: int) -> list[dict[str, float]]:
@@ -194,7 +194,7 @@ def test_dropout_differs_by_step_and_seed_and_not_otherwise(first):
 # ---- numbers that are not finite -----------------------------------------------------
 
 
-def poisoned(state: train.State, value: float) -> train.State:
+def poisoned(state: steps.State, value: float) -> steps.State:
     table = state.params["source_embedding"].at[EOS, 0].set(value)
     return state._replace(params=state.params | {"source_embedding": table})
 
@@ -253,7 +253,7 @@ def test_bfloat16_stays_close_to_float32():
 def several(settings: Config):
     mesh = parallel.make_mesh(settings.parallel, jax.devices()[:1])
     start = start_of(settings)
-    step = train.compile_step(settings, model_of(settings), mesh, start)
+    step = programs.compile_step(settings, model_of(settings), mesh, start)
     return lambda *parts: step(jax.tree.map(jnp.copy, start), *parts)
 
 
@@ -291,7 +291,7 @@ def test_the_batches_of_a_step_have_masks_of_their_own():
 
 # The step does not depend on the keys that these tests change between runs, and jax
 # compiles a function once.
-_MAKE = train.make_train_step
+_MAKE = steps.make_train_step
 _KEPT: dict[Any, Any] = {}
 
 
@@ -336,9 +336,9 @@ def test_a_step_is_compiled_once_a_shape(run):
 
 def test_the_programs_of_the_loop_do_what_the_jitted_step_does(run):
     prepared, plan = prepare(run.settings, run.workdir), plan_of(run)
-    model = translate.model_of(run.settings, prepared.vocabulary)
+    model = models.make(run.settings, *prepared.vocabulary.sizes)
     step = jax.jit(kept_train_step(run.settings, model, None))
-    state = jax.jit(lambda: train.init_state(run.settings, model))()
+    state = jax.jit(lambda: steps.init_state(run.settings, model))()
     for number in range(30):
         state, _ = step(state, plan.batch_at(number))
     with Checkpoints(run.workdir / "checkpoints", keep=2) as checkpoints:
@@ -357,7 +357,7 @@ def test_a_step_waits_for_a_program_that_is_being_compiled(monkeypatch):
     monkeypatch.setattr(jax.stages.Lowered, "compile", slowly)
     mesh = parallel.make_mesh(settings.parallel, jax.devices()[:1])
     start = start_of(settings)
-    step: Any = train.compile_step(settings, model_of(settings), mesh, start)
+    step: Any = programs.compile_step(settings, model_of(settings), mesh, start)
     (program,) = step.begin([(8, 6, 5)])
     assert not step.wait([BATCH], stopped=lambda: True)
     threading.Timer(0.3, let.set).start()
@@ -389,10 +389,10 @@ def test_metrics_have_a_line_a_step_and_one_a_validation(run):
 def test_validation_is_that_of_the_parameters_after_the_step(run):
     prepared = prepare(run.settings, run.workdir)
     size = prepared.vocabulary.target.size
-    model = make_model(run.settings.model, size, size)
+    model = models.make(run.settings, size, size)
     corpus, total, count = prepared.corpora["validation"], 0.0, 0
     with Checkpoints(run.workdir / "checkpoints", keep=2) as checkpoints:
-        abstract = jax.eval_shape(lambda: train.init_state(run.settings, model))
+        abstract = jax.eval_shape(lambda: steps.init_state(run.settings, model))
         _, tree, _ = checkpoints.restore({"params": abstract.params})
     for source, target in zip(corpus.source, corpus.target, strict=True):
         pad = np.zeros((1, 7), np.int32)
@@ -400,7 +400,9 @@ def test_validation_is_that_of_the_parameters_after_the_step(run):
         for row, ids in zip(pair, (source, target), strict=True):
             row[0, : len(ids)] = ids
         hidden = model.apply(
-            {"params": tree["params"]}, pair[0], shift_right(jnp.array(pair[1]), BOS)
+            {"params": tree["params"]},
+            pair[0],
+            objective.decoder_inputs(jnp.array(pair[1])),
         )
         logits: Any = model.apply({"params": tree["params"]}, hidden, method="logits")
         log_p = np.asarray(jax.nn.log_softmax(logits), np.float64)[0]
@@ -418,9 +420,9 @@ def test_a_run_of_two_lengths_a_step_compiles_shapes_not_pairs_of_them(run, tmp_
     with pytest.MonkeyPatch.context() as patch, compilations() as logged:
         patch.setattr(train, "evaluate", lambda workdir, say: workdir / "results.json")
         train.train(settings, tmp_path, said.append)
-    for name, programs in (("differentiate", 2), ("add", 1), ("update", 1)):
+    for name, count in (("differentiate", 2), ("add", 1), ("update", 1)):
         compiled = [line for line in logged if f"Compiling jit({name})" in line]
-        assert len(compiled) == programs
+        assert len(compiled) == count
         assert all("[compile_" in line for line in compiled)
     assert any("shapes, 2 a step, on average" in line for line in said)
     corpus = prepare(settings, tmp_path).corpora["train"]
@@ -475,7 +477,7 @@ def test_the_record_names_what_made_the_run(run):
 def test_a_run_that_blows_up_stops_and_says_what_to_try(run, tmp_path, monkeypatch):
     changes = {"optimizer.scale": 4.0, "optimizer.nonfinite_limit": 3}
     settings = tiny_run(Path(run.settings.data.dir), **changes)
-    draw = train.init_state
+    draw = steps.init_state
     monkeypatch.setattr(
         train, "init_state", lambda *given: poisoned(draw(*given), math.nan)
     )

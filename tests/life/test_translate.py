@@ -16,7 +16,7 @@ from support.models import options, reference_weights
 from support.reference import assert_close
 from support.translators import EXTRA, LONGEST, ROUNDINGS, SETTINGS, draw_params
 
-from transformer import config, translate
+from transformer import config, stream, translate
 from transformer.config import UserError
 from transformer.data.tokenizers import Bytes, Vocabulary
 from transformer.ids import EOS
@@ -308,22 +308,22 @@ def loaded(translator, monkeypatch) -> Translator:
         echo.beams.append(beam)
         return echo
 
-    monkeypatch.setattr(translate, "load", load)
-    monkeypatch.setattr(translate, "_LINES_AT_A_TIME", 3)
+    monkeypatch.setattr(stream, "load", load)
+    monkeypatch.setattr(stream, "_LINES_AT_A_TIME", 3)
     return echo
 
 
 def test_a_stream_is_translated_in_chunks_with_lines_counted_through(loaded, tmp_path):
     output = io.StringIO()
     lines = (f"line{i}" for i in range(7))
-    translate.translate_stream(tmp_path, lines, output)
+    stream.translate_stream(tmp_path, lines, output)
     assert output.getvalue() == "".join(f"{i + 1} line{i}\n" for i in range(7))
     assert loaded.chunks == [3, 3, 1]
 
 
 def test_a_stream_says_its_sizes_which_follow_the_beam(loaded, tmp_path, capsys):
     for beam in (None, 9):
-        translate.translate_stream(tmp_path, ["a"], io.StringIO(), beam=beam)
+        stream.translate_stream(tmp_path, ["a"], io.StringIO(), beam=beam)
     assert loaded.beams == [None, 9]
     line = sizes.line(loaded.settings)
     assert capsys.readouterr() == ("", f"{line}\n{line}\n")
@@ -331,7 +331,7 @@ def test_a_stream_says_its_sizes_which_follow_the_beam(loaded, tmp_path, capsys)
 
 def test_every_line_of_a_stream_gives_n_best_lines(loaded, tmp_path):
     output = io.StringIO()
-    translate.translate_stream(tmp_path, ["a!", "b"], output, n_best=2, scores=True)
+    stream.translate_stream(tmp_path, ["a!", "b"], output, n_best=2, scores=True)
     assert output.getvalue().splitlines() == [
         "-1.5000\t1 a!",
         "-1.5000\t1 a!",
@@ -348,7 +348,7 @@ def test_a_stream_is_aligned(loaded, tmp_path, monkeypatch):
     monkeypatch.setattr(loaded, "alignments", alignments)
     output = io.StringIO()
     options: Any = {"n_best": 2, "alignments": True, "layer": 2}
-    translate.translate_stream(tmp_path, ["a!", ""], output, **options)
+    stream.translate_stream(tmp_path, ["a!", ""], output, **options)
     assert output.getvalue().splitlines() == [
         "1 a!\t0-1 1-0",
         "1 a!\t0-1 1-0",
@@ -361,7 +361,7 @@ def test_a_stream_of_pairs_is_scored(loaded, tmp_path, warnings):
     sources, targets = [*SHORT, "a longer line"], ["a", "", "bc", "d", "e", "f", "g"]
     warnings.clear()
     output = io.StringIO()
-    translate.score_stream(tmp_path, iter(sources), iter(targets), output)
+    stream.score_stream(tmp_path, iter(sources), iter(targets), output)
     expected = loaded.score(sources, targets)
     found = [float(line) for line in output.getvalue().splitlines()]
     assert len(found) == 7
@@ -373,6 +373,4 @@ def test_a_stream_of_pairs_is_scored(loaded, tmp_path, warnings):
 @pytest.mark.parametrize("sources, targets", [(5, 4), (4, 5), (6, 3), (3, 4), (1, 0)])
 def test_streams_of_unequal_length_are_refused(loaded, tmp_path, sources, targets):
     with pytest.raises(UserError, match=f"got {sources} source and {targets} target"):
-        translate.score_stream(
-            tmp_path, ["a"] * sources, ["b"] * targets, io.StringIO()
-        )
+        stream.score_stream(tmp_path, ["a"] * sources, ["b"] * targets, io.StringIO())

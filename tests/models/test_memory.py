@@ -16,17 +16,11 @@ from support.models import GROWTH, LAYER
 from support.reference import assert_close
 from support.runs import BATCH, V, assert_identical, flat, tiny, tiny_run
 
-from transformer import config, train
+from transformer import config, models, train
+from transformer import step as steps
 from transformer.config import Config
-from transformer.models.transformer import (
-    STACKS,
-    Transformer,
-    abstract_params,
-    init_params,
-    make_model,
-    stack_layers,
-    unstack_layers,
-)
+from transformer.models import Model, stacks
+from transformer.models.transformer import STACKS
 from transformer.nn import dropout
 from transformer.nn.hardware import Hardware
 from transformer.prepare import prepare
@@ -48,22 +42,22 @@ def settings(remat: str, form: str, **changes: Any) -> Config:
     return tiny(**(ONE_DROPOUT | how | changes))
 
 
-def model_of(c: Config, hardware: Hardware | None = None) -> Transformer:
-    return make_model(c.model, V, V, c.parallel.remat, hardware)
+def model_of(c: Config, hardware: Hardware | None = None) -> Model:
+    return models.make(c, V, V, hardware)
 
 
 def gradients(c: Config, hardware: Hardware | None = None) -> Any:
-    return functools.partial(train.gradients, c, model_of(c, hardware))
+    return functools.partial(steps.gradients, c, model_of(c, hardware))
 
 
 def key_of(c: Config, seed: int = 0) -> Any:
-    return train.dropout_key(jnp.uint32(seed), jnp.int32(0))
+    return steps.dropout_key(jnp.uint32(seed), jnp.int32(0))
 
 
 def params_at(workdir: Path, c: Config, step: int) -> np.ndarray:
     """Return the parameters of a checkpoint, as one vector."""
     size = prepare(c, workdir).vocabulary.target.size
-    shapes = abstract_params(make_model(c.model, size, size))
+    shapes = models.abstract(models.make(c, size, size))
     with Checkpoints(workdir / "checkpoints", c.train.keep) as checkpoints:
         return flat(checkpoints.restore({"params": shapes}, step)[1])
 
@@ -71,15 +65,15 @@ def params_at(workdir: Path, c: Config, step: int) -> np.ndarray:
 @functools.cache
 def params_of(norm: str) -> Any:
     c = settings("none", "unrolled", **{"model.norm": norm})
-    return jax.jit(lambda: init_params(model_of(c), jax.random.key(0)))()
+    return jax.jit(lambda: models.init(model_of(c), jax.random.key(0)))()
 
 
 def in_form(c: Config, tree: Any) -> Any:
-    return stack_layers(tree) if c.parallel.layers == "scanned" else tree
+    return stacks.stack(tuple(STACKS), tree) if c.parallel.layers == "scanned" else tree
 
 
 def shapes_of(c: Config) -> Any:
-    return jax.eval_shape(lambda p: in_form(c, p), abstract_params(model_of(c)))
+    return jax.eval_shape(lambda p: in_form(c, p), models.abstract(model_of(c)))
 
 
 @functools.cache
@@ -94,7 +88,7 @@ def differentiated(
     """Return the gradient of all parameters, and the sums."""
     params = in_form(c, params_of(config.transformer(c.model).norm))
     found, sums = gradients_of(c, hardware)(params, BATCH, key_of(c, seed))
-    return flat(unstack_layers(found)), sums
+    return flat(stacks.unstack(tuple(STACKS), found)), sums
 
 
 # Forward and back through both stacks, the roundings of test_model_reference.py; the
@@ -146,12 +140,12 @@ def test_an_accelerator_rounds_no_more_than_operands():
 
 def test_layers_are_put_together_and_taken_apart_wherever_parameters_are():
     c = settings("none", "scanned", **{"model.norm": "pre"})
-    draw = jax.jit(lambda: train.init_state(c, model_of(c)))
-    together, apart = draw(), unstack_layers(draw())
+    draw = jax.jit(lambda: steps.init_state(c, model_of(c)))
+    together, apart = draw(), stacks.unstack(tuple(STACKS), draw())
     plain = dataclasses.replace(c, parallel=settings("none", "unrolled").parallel)
-    expected = jax.jit(lambda: train.init_state(plain, model_of(plain)))()
+    expected = jax.jit(lambda: steps.init_state(plain, model_of(plain)))()
     assert_identical(apart, expected)  # of the same names too
-    assert_identical(stack_layers(apart), together)
+    assert_identical(stacks.stack(tuple(STACKS), apart), together)
     moments = together.opt_state.inner_state[0].mu
     for tree in (together.params, moments):
         for stack in STACKS:
@@ -161,8 +155,8 @@ def test_layers_are_put_together_and_taken_apart_wherever_parameters_are():
         np.testing.assert_array_equal(
             found, apart.params[f"decoder_{i}"]["feed_forward"]["kernel_1"]
         )
-    assert_identical(stack_layers(together), together)
-    assert_identical(unstack_layers(apart), apart)
+    assert_identical(stacks.stack(tuple(STACKS), together), together)
+    assert_identical(stacks.unstack(tuple(STACKS), apart), apart)
 
 
 @pytest.mark.slow
@@ -229,7 +223,7 @@ def kept_by_a_layer(remat: str) -> int:
 
             return jax.vjp(run, params)[1]
 
-        shapes = jax.eval_shape(back, abstract_params(model))
+        shapes = jax.eval_shape(back, models.abstract(model))
         rows = len(BATCH["source"])
         return sum(x.size for x in jax.tree.leaves(shapes) if x.shape[:1] == (rows,))
 
@@ -300,8 +294,8 @@ def test_layers_are_scanned_where_it_is_said_and_else_on_accelerators():
         ("scanned", cpu, True),
     ):
         c = settings("none", wanted)
-        model = make_model(c.model, V, V, hardware=kind)
-        state = jax.eval_shape(functools.partial(train.init_state, c, model))
+        model = models.make(c, V, V, hardware=kind)
+        state = jax.eval_shape(functools.partial(steps.init_state, c, model))
         assert ("encoder_0" in state.params) is not stacked
         assert ("encoder" in state.params) is stacked
 

@@ -13,16 +13,9 @@ from support.configs import base
 from support.models import SIZE, make, model_config
 from support.reference import assert_close
 
-from transformer import config
+from transformer import config, models
 from transformer.config import UserError
-from transformer.models.transformer import (
-    Transformer,
-    abstract_params,
-    init_params,
-    make_model,
-    search_variables,
-    start_search,
-)
+from transformer.models.transformer import Memory, Transformer
 from transformer.nn import attention, dropout, layers, positions
 from transformer.nn.hardware import Hardware
 from transformer.tools.params import parameter_table
@@ -75,8 +68,9 @@ ROWS: dict[str, tuple[dict[str, Any], int | None, float]] = {
 
 
 @functools.cache
-def count(settings: config.Transformer) -> int:
-    shapes = abstract_params(make_model(settings, 40_960, 40_960))
+def count(model: config.Transformer) -> int:
+    settings = dataclasses.replace(BASE, model=model)
+    shapes = models.abstract(models.make(settings, 40_960, 40_960))
     return sum(leaf.size for leaf in jax.tree.leaves(shapes))
 
 
@@ -193,7 +187,7 @@ def test_shapes_of_parameters(changes, less, more):
     model = Transformer(model_config(**(PRIMES | changes)), U, V)
     found = {
         jax.tree_util.keystr(path, simple=True, separator="."): leaf.shape
-        for path, leaf in jax.tree_util.tree_leaves_with_path(abstract_params(model))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(models.abstract(model))
     }
     kept = {k: v for k, v in POST.items() if not k.endswith(tuple(less))}
     assert found == kept | more
@@ -201,7 +195,7 @@ def test_shapes_of_parameters(changes, less, more):
 
 def test_shapes_of_every_method():
     model = Transformer(model_config(**PRIMES), U, V)
-    params = {"params": abstract_params(model)}
+    params = {"params": models.abstract(model)}
 
     def shapes(method, *shapes_or_sizes):
         """Return the shapes of a method's results; tuples are arrays of ids."""
@@ -213,15 +207,15 @@ def test_shapes_of_every_method():
 
     ids_in, ids_out = ((B, S), jnp.int32), ((B, T), jnp.int32)
     assert shapes("__call__", ids_in, ids_out) == (B, T, D)
-    assert shapes("encode", ids_in) == (B, S, D)
+    assert shapes("encode", ids_in)[0] == (B, S, D)
 
     def decode(model, target, memory, source):
-        return model.decode(target, memory, attention.Mask(source))
+        return model.decode(target, Memory(memory, attention.Mask(source)))
 
     memory = (B, S, D), jnp.float32
     assert shapes(decode, ids_out, memory, ids_in) == (B, T, D)
     assert shapes("logits", ((B, T, D), jnp.float32)) == (B, T, V)
-    assert shapes("hidden_and_table", ids_in, ids_out) == ((B, T, D), (V, D))
+    assert shapes("features", ids_in, ids_out) == ((B, T, D), (V, D))
 
     def start(variables, source):
         return model.apply(variables, source, J, M, method="start")
@@ -231,8 +225,7 @@ def test_shapes_of_every_method():
     assert M == 37
     sizes = (16, M - 16)  # positions of the blocks
     expected = {
-        "position": (),
-        "ancestors": (B, J, M),
+        "ancestors": ((), (B, J, M)),
         "own": (
             (
                 tuple((B, H, K, size * J) for size in sizes),
@@ -255,10 +248,10 @@ def test_shapes_of_every_method():
 
 
 def test_a_vocabulary_larger_than_the_table_is_refused():
-    settings = model_config(vocab_size=40)
-    assert make_model(settings, 40, 38).source_size == 40
+    settings = base(**{"model.vocab_size": 40})
+    assert models.make(settings, 40, 38).source_size == 40
     with pytest.raises(UserError, match="at least the vocabulary's 41, got 40"):
-        make_model(settings, 40, 41)
+        models.make(settings, 40, 41)
 
 
 # ---- initial values ------------------------------------------------------------------
@@ -268,7 +261,7 @@ def test_embeddings_enter_and_leave_with_unit_variance():
     size, width = 2000, 32
     settings = model_config(layers=1, d_model=width, tying="three", positions="none")
     model = Transformer(settings, size, size)
-    params = jax.jit(lambda: init_params(model, jax.random.key(0)))()
+    params = jax.jit(lambda: models.init(model, jax.random.key(0)))()
     table = np.asarray(params["source_embedding"], np.float64)
     entered = np.asarray(layers.embed(jnp.arange(size), params["source_embedding"]))
     # The variance of n normal numbers has a deviation of sqrt(2 / n): 5 of them.
@@ -356,7 +349,7 @@ def test_sown_attention_weights_are_distributions_over_what_may_be_seen():
         ("decoder", "cross_attention"): real & np.ones((5, 1), bool),
     }
     for (side, kind), mask in allowed.items():
-        (weights,) = sown[f"{side}_0"][kind]["weights"]
+        (weights,) = sown[f"{side}_0"][kind]["cross" if "cross" in kind else side]
         mask = np.broadcast_to(mask, (2, 2, *mask.shape[2:]))
         assert ((np.asarray(weights) > 0) == mask).all()
         assert_close(weights.sum(-1), mask.any(-1), 8)
@@ -370,7 +363,7 @@ OFF: dict[str, Any] = {"dropout": 0.0, "attention_dropout": 0.0, "relu_dropout":
 
 @functools.partial(jax.jit, static_argnums=0)
 def encoded(model, params, key):
-    return model.apply({"params": params}, SOURCE, key, method="encode")
+    return model.apply({"params": params}, SOURCE, key, method="encode")[0]
 
 
 def test_dropout_is_a_matter_of_the_key_alone():
@@ -501,8 +494,8 @@ OPTIONS: list[dict[str, Any]] = [
 def stepwise_and_whole(model, params, ids, parents, histories):
     """Return logits by steps (T, B, J, V), and of ``histories`` (B, n, T) in full."""
     steps, _, beams = ids.shape
-    variables = search_variables(model, params)
-    step, cache = start_search(model, variables, jnp.asarray(SOURCE), beams, steps)
+    variables = models.search_variables(model, params)
+    step, cache = models.start(model, variables, jnp.asarray(SOURCE), beams, steps)
     _, stepwise = jax.lax.scan(lambda c, xs: step(c, *xs)[::-1], cache, (ids, parents))
     count = histories.shape[1]
     sources = jnp.repeat(SOURCE, count, axis=0)

@@ -14,8 +14,8 @@ from support import reference
 from support.models import GROWTH, LAYER, options, reference_weights
 from support.reference import assert_close
 
-from transformer import config
-from transformer.models.transformer import Transformer, init_params
+from transformer import config, models
+from transformer.models.transformer import Transformer
 from transformer.nn import dropout
 
 V_SOURCE, V_TARGET = 13, 11
@@ -80,7 +80,7 @@ def make(**changes: Any) -> tuple[Transformer, Any]:
     source_size = V_TARGET + 2 if settings.tying == "three" else V_SOURCE
     target_size = source_size if settings.tying == "three" else V_TARGET
     model = Transformer(settings, source_size, target_size)
-    shapes = jax.eval_shape(lambda: init_params(model, jax.random.key(0)))
+    shapes = jax.eval_shape(lambda: models.init(model, jax.random.key(0)))
     rng = np.random.default_rng(7)
 
     def draw(path, leaf):
@@ -130,10 +130,10 @@ def test_forward_pass_with_options_equals_reference(changes):
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_encoder_equals_reference(norm):
     model, params = make(norm=norm)
-    memory = model.apply({"params": params}, SOURCE, method="encode")
+    memory: Any = model.apply({"params": params}, SOURCE, method="encode")
     weights = reference_weights(params, model.config)
     expected = [reference.encode(weights, s, **options(model.config)) for s in SOURCE]
-    assert_close(memory, np.stack(expected), GROWTH * ROUNDINGS)
+    assert_close(memory.states, np.stack(expected), GROWTH * ROUNDINGS)
 
 
 @pytest.mark.parametrize("norm", ["post", "pre"])
@@ -192,7 +192,7 @@ def test_attention_weights_of_a_layer_equal_reference():
     _, state = model.apply(
         {"params": params}, SOURCE, method="encode", mutable=["attention"]
     )
-    (weights,) = state["attention"]["encoder_0"]["self_attention"]["weights"]
+    (weights,) = state["attention"]["encoder_0"]["self_attention"]["encoder"]
     p = reference_weights(params, model.config)
     for row, source in zip(np.asarray(weights), SOURCE, strict=True):
         x = reference.embed(source, p["source_table"])

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 import pytest
 from support.configs import base
 
-from transformer import parallel
-from transformer.models.transformer import abstract_params, make_model
+from transformer import models, parallel
 from transformer.nn import hardware, matmul
 from transformer.run import records
 
@@ -153,8 +152,8 @@ def test_operands_are_what_the_units_multiply(described, kind, bfloat16, operand
 @pytest.mark.parametrize("kind, operand", [("Milan", "f32"), ("Genoa", "bf16")])
 def test_a_model_is_traced_with_them(described, kind, operand):
     sizes = {"model.d_model": 16, "model.d_ff": 24, "model.layers": 1}
-    model = make_model(base(**sizes).model, 23, 23, hardware=described(kind))
-    params, ids = abstract_params(model), jnp.ones((2, 3), jnp.int32)
+    model = models.make(base(**sizes), 23, 23, hardware=described(kind))
+    params, ids = models.abstract(model), jnp.ones((2, 3), jnp.int32)
     traced = jax.make_jaxpr(lambda p: model.apply({"params": p}, ids, ids))(params)
     assert ("bf16" in str(traced)) is (operand == "bf16")
 

@@ -14,10 +14,11 @@ from support import reference
 from support.reference import assert_close
 
 from transformer import config
-from transformer.nn.optimizer import learning_rate, make_optimizer
+from transformer.nn.optimizer import OPTIMIZERS, learning_rate, make_optimizer
 
 PAPER = config.Optimizer(
     name="adam",
+    options="",
     scale=1.0,
     warmup=4000,
     step_offset=0,
@@ -119,17 +120,14 @@ def test_adam_equals_reference_over_five_steps(b1, b2, epsilon):
 
 
 @pytest.mark.parametrize("clip", [0.0, 1.0])
-def test_adam_in_fewer_passes_equals_optax(clip):
+def test_selecting_equals_branching(clip):
     settings = dataclasses.replace(PAPER, clip_norm=clip, warmup=3)
     ours = make_optimizer(settings, D)
-    theirs = optax.apply_if_finite(
-        optax.chain(
-            *([optax.clip_by_global_norm(clip)] if clip else []),
-            optax.scale_by_adam(settings.b1, settings.b2, settings.epsilon),
-            optax.scale_by_learning_rate(lambda n: learning_rate(n + 1, D, 3)),
-        ),
-        max_consecutive_errors=100,
-    )
+    constants = settings.b1, settings.b2, settings.epsilon
+    adam = optax.adam(lambda n: learning_rate(n + 1, D, 3), *constants)
+    if clip:
+        adam = optax.chain(optax.clip_by_global_norm(clip), adam)
+    theirs = optax.apply_if_finite(adam, max_consecutive_errors=100)
     rng = np.random.default_rng(3)
     tree = {"a": jnp.zeros(3), "b": jnp.zeros((2, 4))}
     my_state, its_state = ours.init(tree), theirs.init(tree)
@@ -162,6 +160,57 @@ def test_adam_does_not_care_about_the_scale_of_gradients():
     small, _ = run(PAPER, gradients)
     large, _ = run(PAPER, [1024 * g for g in gradients])
     np.testing.assert_allclose(small[-1], large[-1], rtol=1e-5)
+
+
+# ----------------------------------------------------------- other optimisers of optax
+
+
+def test_any_optimiser_of_optax_is_named_as_it_is_there():
+    options = "weight_decay=0.25, nesterov=True"
+    settings = dataclasses.replace(PAPER, name="adamw", options=options, warmup=2)
+    rng = np.random.default_rng(4)
+    gradients = [rng.normal(size=3).astype(np.float32) for _ in range(3)]
+    start = jnp.ones(3)
+    history, _ = run(settings, gradients, start=start)
+    rule = optax.adamw(
+        lambda n: learning_rate(n + 1, D, 2), weight_decay=0.25, nesterov=True
+    )
+    params, state = start, rule.init(start)
+    for gradient, after in zip(gradients, history, strict=True):
+        updates, state = jax.jit(rule.update)(gradient, state, params)
+        params = optax.apply_updates(params, updates)
+        np.testing.assert_allclose(after, params, rtol=1e-6)
+
+
+def test_an_optimiser_of_one_s_own_is_a_line(monkeypatch):
+    def sign(settings, schedule, *, factor):
+        return optax.chain(
+            optax.stateless(
+                lambda g, _: jax.tree.map(lambda x: factor * jnp.sign(x), g)
+            ),
+            optax.scale_by_learning_rate(schedule),
+        )
+
+    monkeypatch.setitem(OPTIMIZERS, "sign", sign)
+    settings = dataclasses.replace(DESCENT, name="sign", options="factor=2")
+    (after,), _ = run(settings, [jnp.array([3.0, -4.0])])
+    np.testing.assert_allclose(after, [-1.0, 1.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"name": "adan_w"}, "optimizer.name: expected adam or an optimiser of optax"),
+        ({"name": "chain"}, "optimizer.name: expected adam or an optimiser of optax"),
+        ({"options": "momentum=0.9"}, "optimizer.options: expected options of adam"),
+        ({"options": "b1=open('x')"}, "optimizer.options: expected NAME=VALUE"),
+        ({"options": "0.9"}, "optimizer.options: expected NAME=VALUE"),
+        ({"options": "b1="}, "optimizer.options: expected NAME=VALUE"),
+    ],
+)
+def test_what_optax_has_not_is_refused(changes, said):
+    with pytest.raises(config.UserError, match=f"config: {said}"):
+        make_optimizer(dataclasses.replace(PAPER, **changes), D)
 
 
 # --------------------------------------------------------------------------- clipping

@@ -13,7 +13,7 @@ from jax import lax
 from jax.extend import core
 from support.runs import BATCH, first_key, flat, model_of, start_of, tiny
 
-from transformer import train
+from transformer import step as steps
 from transformer.nn import matmul
 from transformer.tools import flops
 
@@ -47,8 +47,8 @@ def dtypes(variables: Any) -> set[str]:
 )
 def test_nothing_but_operands_of_products_is_bfloat16(how):
     settings = tiny(**({"model.dtype": "bfloat16"} | how))
-    state = jax.eval_shape(lambda: train.init_state(settings, model_of(settings)))
-    step = train.make_train_step(settings, model_of(settings))
+    state = jax.eval_shape(lambda: steps.init_state(settings, model_of(settings)))
+    step = steps.make_train_step(settings, model_of(settings))
     products = 0
     for equation in equations(jax.make_jaxpr(step)(state, BATCH).jaxpr):
         if "bfloat16" not in dtypes([*equation.invars, *equation.outvars]):
@@ -100,7 +100,7 @@ def test_the_gradient_is_that_of_rounded_operands(monkeypatch):
     params = start_of(EXACT).params
 
     def gradient(settings):
-        function = functools.partial(train.gradients, settings, model_of(settings))
+        function = functools.partial(steps.gradients, settings, model_of(settings))
         found, sums = jax.jit(function)(params, BATCH, first_key())
         return flat(found), float(sums.loss)
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from support.configs import experiment
 
-from transformer import config, train
-from transformer.models.transformer import configured_vocabulary, make_model
+from transformer import config, models
+from transformer import step as steps
 from transformer.paper import complexity, static
 from transformer.paper.rows import TABLE2, TABLE3
 from transformer.parallel import sizes
@@ -79,12 +79,12 @@ def test_the_vocabularies_that_fit_all_other_rows():
 
 def test_the_counted_step_is_the_traced_step_of_a_full_batch():
     settings = resolved("C_N2")
-    size = configured_vocabulary(settings)
+    size = models.configured_vocabulary(settings)
     settings = sizes.here(settings, size)
-    model = make_model(settings.model, size, size)
-    state = jax.eval_shape(lambda: train.init_state(settings, model))
+    model = models.make(settings, size, size)
+    state = jax.eval_shape(lambda: steps.init_state(settings, model))
     ids = jax.ShapeDtypeStruct((25_000 // 32, 32), np.int32)
-    step = train.make_train_step(settings, model)
+    step = steps.make_train_step(settings, model)
     traced = flops.traced(step, state, {"source": ids, "target": ids})
     assert static.step_operations(settings) == traced
 

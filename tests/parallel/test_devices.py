@@ -15,9 +15,10 @@ from support.configs import base
 from support.paths import PROGRAMS, ROOT
 from support.runs import tiny
 
-from transformer import config, parallel, train
+from transformer import config, models, parallel
+from transformer import step as steps
 from transformer.config import UserError
-from transformer.models.transformer import abstract_params, make_model
+from transformer.models.transformer import PARTITION
 from transformer.tools.params import parameter_table
 
 V = 64
@@ -45,12 +46,12 @@ KINDS = [
 @pytest.mark.parametrize("changes", KINDS, ids=str)
 def test_every_parameter_has_one_rule_that_fits(changes):
     settings = tiny(**changes)
-    tree = abstract_params(make_model(settings.model, V, V))
+    tree = models.abstract(models.make(settings, V, V))
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         name = jax.tree_util.keystr(path, simple=True, separator=".")
         fitting = [
             axes
-            for pattern, axes in parallel.RULES.items()
+            for pattern, axes in PARTITION.items()
             if re.search(rf"(^|[._]){pattern}$", name)
         ]
         assert len(fitting) == 1, name
@@ -60,15 +61,15 @@ def test_every_parameter_has_one_rule_that_fits(changes):
 
 
 def test_a_parameter_without_a_rule_is_an_error():
-    with pytest.raises(KeyError, match="no rule in parallel.RULES .* lstm.gate"):
-        parallel.specs({"lstm": {"gate": np.zeros((2, 2))}})
+    with pytest.raises(KeyError, match="no rule in the model's PARTITION .* lstm.gate"):
+        parallel.specs(PARTITION, {"lstm": {"gate": np.zeros((2, 2))}})
 
 
 def test_moments_are_cut_like_their_parameter():
     settings = tiny(**{"optimizer.name": "adam"})
-    model = make_model(settings.model, V, V)
-    state = jax.eval_shape(functools.partial(train.init_state, settings, model))
-    cut = parallel.specs(state)
+    model = models.make(settings, V, V)
+    state = jax.eval_shape(functools.partial(steps.init_state, settings, model))
+    cut = parallel.specs(model.partition, state)
     adam = cut.opt_state.inner_state[0]
     assert adam.mu == adam.nu == cut.params
     kernel = cut.params["encoder_0"]["feed_forward"]["kernel_1"]
@@ -131,9 +132,10 @@ def test_a_mesh_that_does_not_fit_the_configuration(changes, sizes, expected):
     ],
 )
 def test_a_mesh_that_does_not_divide_a_parameter(sizes, expected):
-    tree = abstract_params(make_model(base().model, 37_000, 37_000))
+    tree = models.abstract(models.make(base(), 37_000, 37_000))
     with pytest.raises(UserError, match=expected):
-        parallel.check_divides(dict(zip(parallel.AXES, sizes, strict=True)), tree)
+        mesh = dict(zip(parallel.AXES, sizes, strict=True))
+        parallel.check_divides(mesh, PARTITION, tree)
 
 
 def test_the_parameter_table_says_what_a_device_holds():
@@ -144,7 +146,7 @@ def test_the_parameter_table_says_what_a_device_holds():
     assert row.split()[-2:] == ["tensor,fsdp", f"{40_960 * 512 * 4 // 8:,}"]
     (row,) = [x for x in text.splitlines() if "decoder_0.residual_1.norm.sc" in x]
     assert row.split()[-2:] == ["whole", "2,048"]
-    tree = abstract_params(make_model(settings.model, 40_960, 40_960))
+    tree = models.abstract(models.make(settings, 40_960, 40_960))
     held = sum(int(line.split()[-1].replace(",", "")) for line in table_rows(text))
     total = text.splitlines()[-1].split()
     assert total[-1] == f"{held:,}"

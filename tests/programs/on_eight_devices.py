@@ -36,10 +36,10 @@ from support.runs import (
     tiny_run,
 )
 
-from transformer import config, parallel, train
+from transformer import config, models, parallel, programs, train
+from transformer import step as steps
 from transformer.config import Config
 from transformer.data.tokenizers import Bytes, Vocabulary
-from transformer.models.transformer import Transformer, init_params, make_model
 from transformer.nn.hardware import Hardware
 from transformer.tools.meshes import cost, table
 from transformer.translate import Translator
@@ -73,10 +73,10 @@ def batch_of(step: int) -> dict[str, np.ndarray]:
 
 
 @functools.cache
-def drawn(model: Transformer, optimizer: str) -> train.State:
+def drawn(model: Any, optimizer: str) -> steps.State:
     """Return the first state, in the memory of the host."""
     settings = spread("1 1 1", **{"optimizer.name": optimizer})
-    return jax.device_get(jax.jit(lambda: train.init_state(settings, model))())
+    return jax.device_get(jax.jit(lambda: steps.init_state(settings, model))())
 
 
 class Spread:
@@ -85,15 +85,17 @@ class Spread:
     def __init__(self, settings: Config) -> None:
         wanted = dataclasses.astuple(settings.parallel)[:3]
         devices = jax.devices()[: math.prod(wanted)]
-        self.model = make_model(settings.model, V, V)
+        self.model = models.make(settings, V, V)
         self.mesh = parallel.make_mesh(settings.parallel, devices)
         parallel.check(settings, self.mesh.shape)
-        start = drawn(self.model, settings.optimizer.name)
-        self.abstract = parallel.placed(self.mesh, start)
-        parallel.check_divides(self.mesh.shape, self.abstract.params)
-        places = parallel.shardings(self.mesh, start)
+        model: Any = self.model
+        start = drawn(model, settings.optimizer.name)
+        rules = self.model.partition
+        self.abstract = parallel.placed(self.mesh, rules, start)
+        parallel.check_divides(self.mesh.shape, rules, self.abstract.params)
+        places = parallel.shardings(self.mesh, rules, start)
         self.state = jax.device_put(start, places)
-        self.step: Any = train.compile_step(
+        self.step: Any = programs.compile_step(
             settings, self.model, self.mesh, self.abstract
         )
 
@@ -216,7 +218,7 @@ def test_the_program_keeps_rows_and_moments_apart():
     whole = set()
     for leaf, spec in zip(
         jax.tree.leaves(it.abstract.params),
-        jax.tree.leaves(parallel.specs(it.abstract.params)),
+        jax.tree.leaves(parallel.specs(it.model.partition, it.abstract.params)),
         strict=True,
     ):
         sizes = zip(leaf.shape, spec, strict=True)
@@ -229,7 +231,7 @@ def test_the_program_keeps_rows_and_moments_apart():
 
 def test_one_device_runs_the_program_without_a_mesh():
     it = Spread(spread("1 1 1"))
-    plain = jax.jit(train.make_train_step(spread("1 1 1"), it.model), donate_argnums=0)
+    plain = jax.jit(steps.make_train_step(spread("1 1 1"), it.model), donate_argnums=0)
     shapes = jax.eval_shape(lambda: it.state), batch_of(0)
     texts = [step.lower(*shapes).as_text() for step in (it.step, plain)]
     names = [re.findall(r"= stablehlo.(\w+)", text) for text in texts]
@@ -418,8 +420,8 @@ def test_eight_devices_translate_as_one():
     )
     vocabulary = Vocabulary(Bytes(), Bytes())
     size = vocabulary.source.size
-    model = make_model(settings.model, size, size)
-    params = jax.jit(lambda: init_params(model, jax.random.key(1)))()
+    model = models.make(settings, size, size)
+    params = jax.jit(lambda: models.init(model, jax.random.key(1)))()
     # Sharper than drawn: outputs of many lengths, and no near ties.
     params = jax.tree.map(lambda x: x * 3, params)
     draw = np.random.default_rng(0)
@@ -452,11 +454,11 @@ def test_a_step_on_a_mesh_lowers_for_accelerators(shape, monkeypatch):
     settings = spread(shape, **narrow, **{"model.dtype": "bfloat16"})
     ids = jax.ShapeDtypeStruct((ROWS, 8), jnp.int32)
     for hardware, kernels in ((Hardware("cuda", (9, 0)), 6), (Hardware("tpu"), 0)):
-        model = make_model(settings.model, V, V, hardware=hardware)
+        model = models.make(settings, V, V, hardware=hardware)
         mesh = parallel.make_mesh(settings.parallel, jax.devices())
-        draw = functools.partial(train.init_state, settings, model)
-        state = parallel.placed(mesh, jax.eval_shape(draw))
-        step: Any = train.compile_step(settings, model, mesh, state)
+        draw = functools.partial(steps.init_state, settings, model)
+        state = parallel.placed(mesh, model.partition, jax.eval_shape(draw))
+        step: Any = programs.compile_step(settings, model, mesh, state)
         traced = step.trace(state, {"source": ids, "target": ids})
         text = traced.lower(lowering_platforms=(hardware.platform,)).as_text()
         # What is left to the compiler to cut, along tensor, is a call of another name.

@@ -9,8 +9,9 @@ import numpy as np
 
 from support import reference
 from support.configs import base
-from transformer import config
-from transformer.models.transformer import Transformer, abstract_params
+from transformer import config, models
+from transformer.models import Model
+from transformer.models.transformer import Transformer
 
 SIZE = 11  # ids of both vocabularies
 SMALL: dict[str, Any] = {
@@ -33,7 +34,7 @@ def model_config(**changes: Any) -> config.Transformer:
     return dataclasses.replace(config.transformer(base().model), **(SMALL | changes))
 
 
-def draw_params(model: Transformer, seed: int = 7) -> Any:
+def draw_params(model: Model, seed: int = 7) -> Any:
     """Draw parameters of which no bias is 0 and no scale is 1; nothing is compiled."""
     rng = np.random.default_rng(seed)
 
@@ -41,7 +42,7 @@ def draw_params(model: Transformer, seed: int = 7) -> Any:
         x = rng.normal(size=leaf.shape) / np.sqrt(model.config.d_model)
         return jnp.asarray(x + ("scale" in str(path[-1])), jnp.float32)
 
-    return jax.tree_util.tree_map_with_path(draw, abstract_params(model))
+    return jax.tree_util.tree_map_with_path(draw, models.abstract(model))
 
 
 def make(size: int = SIZE, seed: int = 7, **changes: Any) -> tuple[Transformer, Any]:

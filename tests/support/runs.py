@@ -15,11 +15,11 @@ import numpy as np
 
 from support.configs import base
 from support.paths import EXPERIMENTS
-from transformer import config, train
+from transformer import config, models
+from transformer import step as steps
 from transformer.cli import configs
 from transformer.config import Config
 from transformer.ids import EOS, PAD
-from transformer.models.transformer import make_model
 
 V = 23
 WORDS = {
@@ -96,18 +96,18 @@ BATCH = {"source": sentences(8, 6, seed=1), "target": sentences(8, 5, seed=2)}
 
 def model_of(settings: Config):
     """Return the model of settings, with V ids on both sides."""
-    return make_model(settings.model, V, V)
+    return models.make(settings, V, V)
 
 
 @functools.cache
-def start_of(settings: Config) -> train.State:
+def start_of(settings: Config) -> steps.State:
     """Return the state before the first step."""
-    return jax.jit(lambda: train.init_state(settings, model_of(settings)))()
+    return jax.jit(lambda: steps.init_state(settings, model_of(settings)))()
 
 
 def first_key(step: int = 0, seed: int = 0) -> Any:
     """Return the key of the dropout masks of a step."""
-    return train.dropout_key(jnp.uint32(seed), jnp.int32(step))
+    return steps.dropout_key(jnp.uint32(seed), jnp.int32(step))
 
 
 def flat(tree: Any) -> np.ndarray:

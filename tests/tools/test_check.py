@@ -26,7 +26,7 @@ from transformer.tools import check
 def verdicts(settings: Config) -> tuple[int, dict[str, str]]:
     """Return the exit code and the verdict of every check."""
     lines: list[str] = []
-    code = check.check(settings=settings, say=lines.append)
+    code = check.check(settings=settings, log=lines.append)
     *table, summary = lines
     found = {line[6:].split("  ")[0].strip(): line[:4] for line in table}
     assert list(found) == list(check.CHECKS)
@@ -165,7 +165,7 @@ def test_one_failure_fails_the_command(monkeypatch):
     checks = {"sound": lambda it: 0.0, "unsound": lambda it: float("nan")}
     monkeypatch.setattr(check, "CHECKS", checks)
     monkeypatch.setattr(check, "_subject", lambda workdir, settings: settings)
-    assert check.check(settings=SOUND, say=lines.append) == 1
+    assert check.check(settings=SOUND, log=lines.append) == 1
     assert [line[:4] for line in lines[:2]] == ["pass", "FAIL"]
     assert lines[-1] == "1 of 2 checks passed"
 

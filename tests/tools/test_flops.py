@@ -10,8 +10,8 @@ from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from ml_collections import ConfigDict
 from support.configs import experiment
 
-from transformer import config, train
-from transformer.models.transformer import make_model
+from transformer import config, models
+from transformer import step as steps
 from transformer.nn.hardware import Hardware
 from transformer.parallel import sizes
 from transformer.tools import flops
@@ -129,13 +129,13 @@ def test_the_traced_train_step_has_the_operations_of_the_formula(
 ):
     monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 92_000)
     it, rows, source, target, vocabulary = settings(**changes), 8, 12, 10, 1000
-    model = make_model(it.model, vocabulary, vocabulary, hardware=kind)
-    state = jax.eval_shape(lambda: train.init_state(it, model))
+    model = models.make(it, vocabulary, vocabulary, hardware=kind)
+    state = jax.eval_shape(lambda: steps.init_state(it, model))
     batch = {
         "source": jax.ShapeDtypeStruct((rows, source), np.int32),
         "target": jax.ShapeDtypeStruct((rows, target), np.int32),
     }
-    counted = flops.traced(train.make_train_step(it, model), state, batch)
+    counted = flops.traced(steps.make_train_step(it, model), state, batch)
     formula = flops.train_step(it.model, rows, source, target, vocabulary)
     c = config.transformer(it.model)
     written_out = c.dtype == "float32" or c.d_k != c.d_v

@@ -8,10 +8,9 @@ import pytest
 from support.configs import base
 from support.paths import EXPERIMENTS
 
-from transformer import config
+from transformer import config, models
 from transformer.cli import main as cli
 from transformer.config import Config
-from transformer.models.transformer import abstract_params, make_model
 from transformer.tools import flops
 from transformer.tools.meshes import cost, kept, table
 from transformer.tools.meshes.cost import Load, Mesh
@@ -48,8 +47,8 @@ def model_of(c: Config) -> config.Transformer:
     ids=str,
 )
 def test_the_parameters_are_those_of_the_model(changes):
-    c = model_of(settings(**changes))
-    tree = abstract_params(make_model(c, 30, 30))
+    whole = settings(**changes)
+    c, tree = model_of(whole), models.abstract(models.make(whole, 30, 30))
     leaves = jax.tree.leaves(tree)
     matrices = sum(x.size for x in leaves if x.ndim == 2)
     vectors = sum(x.size for x in leaves if x.ndim == 1)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from support.configs import experiment
 
-from transformer import config
-from transformer.models.transformer import make_model
+from transformer import config, models
 from transformer.tools import flops, hlo
 from transformer.tools.bench.made_up import ragged_sentences
 from transformer.tools.bench.searching import Searcher
@@ -32,7 +31,7 @@ def settings(**loss: Any) -> config.Config:
 @functools.cache
 def train_step(block: int) -> Any:
     c = settings(block=block)
-    model = make_model(c.model, VOCABULARY, VOCABULARY)
+    model = models.make(c, VOCABULARY, VOCABULARY)
     ids = ragged_sentences(ROWS, LENGTH, VOCABULARY)
     return Stepper(c, model, {"source": ids, "target": ids}).compiled
 
@@ -265,7 +264,7 @@ def test_a_step_takes_the_exponential_of_a_logit_twice():
 def test_a_search_never_moves_its_cache():
     c = settings()
     it = config.transformer(c.model)
-    model = make_model(it, VOCABULARY, VOCABULARY)
+    model = models.make(c, VOCABULARY, VOCABULARY)
     source = ragged_sentences(ROWS, 2 * LENGTH, VOCABULARY)
     program = Searcher(c, model, source, BEAMS).compiled.as_text()
     assert program

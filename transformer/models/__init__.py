@@ -1,1 +1,208 @@
-"""Parameters: one file per architecture."""
+"""Architectures: a file and a line of ``MODELS`` for each kind of model."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from transformer import config
+from transformer.config import Config
+from transformer.models import stacks, transformer
+from transformer.models.modules import transposed_kernels
+from transformer.nn import dropout
+from transformer.nn.hardware import Hardware, arranged
+from transformer.parallel import Rules
+
+MODELS: dict[str, Any] = {"transformer": transformer}
+
+
+class Model(Protocol):
+    """What training, search and tools ask of the ``Model`` of a file of this room.
+
+    It is a Flax module: the functions below call its methods. ``config``,
+    ``source_size`` and ``target_size`` (rows of the embedding tables), ``remat`` and
+    ``hardware`` are its attributes; a dropout key of None is evaluation. What it sows
+    in the collection "attention" is found by ``attention_weights``.
+    """
+
+    config: Any
+    source_size: int
+    target_size: int
+    partition: ClassVar[Rules]  # how its parameters are sharded
+    stacks: ClassVar[tuple[str, ...]]  # names of the stacks whose layers may be scanned
+
+    @property
+    def kind(self) -> Hardware:
+        """The hardware that programs are traced for."""
+
+    @property
+    def operands(self) -> str:
+        """The dtype of the operands of products with parameters."""
+
+    @property
+    def apply(self) -> Callable[..., Any]:
+        """Call a method with variables, as Flax has it."""
+
+    @property
+    def init(self) -> Callable[..., Any]:
+        """Draw variables, as Flax has it."""
+
+    def encode(self, source: jax.Array, key: Any = None) -> Any:
+        """Read a source (B, S); first of the result are its states (B, S, .)."""
+
+    def features(
+        self, source: jax.Array, inputs: jax.Array, key: Any = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return hidden (B, T, D) and table (V, D): logits are hidden table^T."""
+
+    def start(self, source: jax.Array, beams: int, length: int) -> Any:
+        """Return the cache of a search; its leaves are (B, ...) or scalars."""
+
+    def step(
+        self, cache: Any, ids: jax.Array, parents: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        """Take tokens (B, J) of whom they continue (B, J): logits (B, J, V), cache."""
+
+
+def make(
+    settings: Config,
+    source_size: int,
+    target_size: int,
+    hardware: Hardware | None = None,
+) -> Model:
+    """Make the model of a configuration.
+
+    Args:
+      settings: ``model.vocab_size`` is the number of rows of an embedding table, 0 for
+        as many as the vocabulary has.
+      source_size: ids of the source vocabulary.
+      target_size: ids of the target vocabulary.
+      hardware: that its programs are traced for, None = this process's first device.
+
+    Raises:
+      UserError: if a vocabulary has more ids than the tables have rows.
+    """
+    rows = settings.model.vocab_size
+    if rows and max(source_size, target_size) > rows:
+        raise config.UserError(
+            f"model.vocab_size: expected at least the vocabulary's "
+            f"{max(source_size, target_size)}, got {rows}; raise it or set it to 0"
+        )
+    return MODELS[settings.model.kind].Model(
+        settings.model,
+        rows or source_size,
+        rows or target_size,
+        settings.parallel.remat,
+        arranged(hardware, settings.parallel.tensor),
+    )
+
+
+def init(model: Model, key: jax.Array) -> Any:
+    """Draw the initial parameters by a jax.random key."""
+    ids = jnp.ones((1, 2), jnp.int32)
+    return model.init(key, ids, ids, method="features")["params"]
+
+
+def abstract(model: Model) -> Any:
+    """Return the tree of parameter shapes and dtypes without making any parameter."""
+    return jax.eval_shape(lambda: init(model, jax.random.key(0)))
+
+
+def encode(model: Model, params: Any, source: jax.Array) -> jax.Array:
+    """Return the encoder's states (B, S, .) of source ids (B, S)."""
+    return model.apply({"params": params}, source, method="encode")[0]
+
+
+def features(
+    model: Model,
+    params: Any,
+    source: jax.Array,
+    inputs: jax.Array,
+    key: dropout.Key | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """Return hidden (B, T, D) of decoder inputs (B, T), and the table (V, D)."""
+    return model.apply({"params": params}, source, inputs, key, method="features")
+
+
+def attention_weights(
+    model: Model, params: Any, source: jax.Array, inputs: jax.Array
+) -> dict[str, jax.Array]:
+    """Return the attention weights of pairs, (B, N, H, queries, keys) of each kind.
+
+    Args:
+      model: sows them under "encoder", "decoder" or "cross", in N layers.
+      params: its parameters, of layers that are not stacked.
+      source: ids (B, S).
+      inputs: decoder inputs (B, T).
+    """
+    _, sown = model.apply(
+        {"params": params}, source, inputs, method="features", mutable=["attention"]
+    )
+    kinds: dict[str, list[tuple[list[int], jax.Array]]] = {}
+    found = jax.tree_util.tree_leaves_with_path(sown.get("attention", {}))
+    for path, weights in found:
+        names = [entry.key for entry in path if hasattr(entry, "key")]
+        numbers = [int(n) for name in names for n in name.split("_") if n.isdigit()]
+        kinds.setdefault(names[-1], []).append((numbers, weights))
+    return {
+        kind: jnp.stack([w for _, w in sorted(layers, key=lambda x: x[0])], axis=1)
+        for kind, layers in kinds.items()
+    }
+
+
+def search_variables(model: Model, params: Any) -> Any:
+    """Return the variables of ``start``, stored as a search reads them."""
+    return transposed_kernels(params, model.operands)
+
+
+def start(
+    model: Model, variables: Any, source: jax.Array, beams: int, length: int
+) -> tuple[Callable[..., tuple[jax.Array, Any]], Any]:
+    """Return the step function and the first cache of a search (``decode``).
+
+    Args:
+      model: the model.
+      variables: its parameters as ``search_variables`` has them, or plain.
+      source: ids (B, S).
+      beams: J.
+      length: most tokens of an output.
+    """
+    cache: Any = model.apply(variables, source, beams, length, method="start")
+    step: Any = functools.partial(model.apply, variables, method="step")
+    return step, cache
+
+
+def scans_layers(settings: Config, model: Model) -> bool:
+    """Say whether the layers of the model's stacks are scanned.
+
+    ``parallel.layers`` "auto" scans on accelerators, where compiling takes long.
+
+    Raises:
+      UserError: where it wants what the model has not.
+    """
+    wanted = settings.parallel.layers
+    if wanted == "scanned" and not model.stacks:
+        raise config.UserError(
+            f"parallel.layers: expected auto or unrolled for model.kind = "
+            f"{settings.model.kind}, got scanned; change it"
+        )
+    return bool(model.stacks) and stacks.scanned(wanted, model.kind)
+
+
+def configured_vocabulary(settings: Config) -> int:
+    """Return the rows of an embedding table, as far as the configuration tells.
+
+    Raises:
+      UserError: if the size is only known once the data are prepared.
+    """
+    size = settings.model.vocab_size or settings.tokenizer.vocab_size
+    if size == 0:
+        raise config.UserError(
+            "expected model.vocab_size or tokenizer.vocab_size above 0, got 0 for "
+            "both; set --config.model.vocab_size=ROWS"
+        )
+    return size

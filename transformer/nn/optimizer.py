@@ -1,13 +1,15 @@
-"""Section 5.3: the learning-rate schedule and Adam."""
+"""Section 5.3: the learning-rate schedule, and optax's optimisers under it."""
 
 from __future__ import annotations
 
-import functools
+import ast
+import inspect
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax import lax
 
 from transformer import config
 
@@ -35,92 +37,135 @@ def learning_rate(
     return scale * d_model**-0.5 * jnp.minimum(step**-0.5, step * warmup**-1.5)
 
 
+def make_schedule(settings: config.Optimizer, d_model: int) -> optax.Schedule:
+    """Return the learning rate of the next update by the number of finished ones."""
+
+    def schedule(count: Any) -> jax.Array:
+        step = count + 1 + settings.step_offset
+        return learning_rate(step, d_model, settings.warmup, settings.scale)
+
+    return schedule
+
+
+def _adam(
+    settings: config.Optimizer, schedule: optax.Schedule, **options: Any
+) -> optax.GradientTransformation:
+    constants = {"b1": settings.b1, "b2": settings.b2, "eps": settings.epsilon}
+    return optax.adam(schedule, **(constants | options))
+
+
+# Those whose constants are keys; any other optimiser of optax is named as it is there.
+OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {"adam": _adam}
+
+
 def make_optimizer(
     settings: config.Optimizer, d_model: int
-) -> optax.GradientTransformation:
+) -> optax.GradientTransformationExtraArgs:
     """Make the optimiser of section 5.3 with optax.
 
-    Adam (or plain gradient descent) under the paper's schedule, after clipping by the
-    global norm where ``clip_norm`` is not 0. A gradient that is not finite leaves
-    parameters and moments as they are and is counted.
+    Adam, or what ``settings.name`` says, under the paper's schedule, after clipping by
+    the global norm where ``clip_norm`` is not 0; see ``skip_nonfinite``.
 
     Args:
       settings: constants.
       d_model: D, which the schedule depends on.
 
     Returns:
-      The transformation; its state is an ``optax.ApplyIfFiniteState``, and its update
-      takes the global norm of the gradient as ``norm`` where it is known already.
+      The transformation, whose update takes the global norm of the gradient as
+      ``norm`` where it is known already.
+
+    Raises:
+      UserError: if optax has no such optimiser, or it has no such option.
     """
-
-    def schedule(count):  # optax counts finished updates: 0 at the first
-        step = count + 1 + settings.step_offset
-        return learning_rate(step, d_model, settings.warmup, settings.scale)
-
-    clip, adam = [], []
+    rule = _named(settings, make_schedule(settings, d_model))
     if settings.clip_norm:
-        clip.append(optax.clip_by_global_norm(settings.clip_norm))
-    if settings.name == "adam":
-        adam.append(optax.scale_by_adam(settings.b1, settings.b2, settings.epsilon))
-    chain = optax.chain(*clip, *adam, optax.scale_by_learning_rate(schedule))
-    # The run is stopped from outside, by nonfinite_limit: optax itself never gives in.
-    never = int(jnp.iinfo(jnp.int32).max)
-    rule = optax.apply_if_finite(chain, max_consecutive_errors=never)
-    return rule._replace(update=_adam(settings, schedule, clip)) if adam else rule
+        rule = optax.chain(optax.clip_by_global_norm(settings.clip_norm), rule)
+    return skip_nonfinite(rule)
 
 
-def _adam(
-    settings: config.Optimizer,
-    schedule: optax.Schedule,
-    clip: list[optax.GradientTransformation],
-):
-    """Return the update of ``make_optimizer``'s chain about Adam, in fewer passes.
+def _named(
+    settings: config.Optimizer, schedule: optax.Schedule
+) -> optax.GradientTransformation:
+    options = _options(settings.options)
+    make: Any
+    arguments: tuple[Any, ...]
+    if settings.name in OPTIMIZERS:
+        make, arguments = OPTIMIZERS[settings.name], (settings, schedule)
+        known = _parameters(optax.adam if make is _adam else make)
+    else:
+        make, arguments = getattr(optax, settings.name, None), (schedule,)
+        known = _parameters(make) if inspect.isfunction(make) else []
+        if "learning_rate" not in known or settings.name.startswith("_"):
+            config.refuse(
+                "optimizer.name",
+                f"{', '.join(OPTIMIZERS)} or an optimiser of optax such as adamw",
+                settings.name,
+            )
+    if not options.keys() <= set(known):
+        expected = f"options of {settings.name}, {', '.join(known[1:])}"
+        config.refuse("optimizer.options", expected, settings.options)
+    return make(*arguments, **options)
 
-    ``mu = b1 mu + (1 - b1) g``, ``nu = b2 nu + (1 - b2) g^2`` and
-    ``-rate mu / (1 - b1^n) / (sqrt(nu / (1 - b2^n)) + epsilon)`` for update n. Optax
-    tests each array of the gradient and branches; here the norm is tested and a number
-    selected, so that XLA makes each moment in one pass over memory and the new
-    parameters in a third.
 
-    Source: Kingma and Ba, arXiv:1412.6980, algorithm 1.
+def _parameters(function: Callable[..., Any]) -> list[str]:
+    return list(inspect.signature(function).parameters)
+
+
+def _options(text: str) -> dict[str, Any]:
+    """Read ``"weight_decay=0.01, nesterov=True"``.
+
+    >>> _options("weight_decay=0.01, nesterov=True")
+    {'weight_decay': 0.01, 'nesterov': True}
     """
-    b1, b2, epsilon = settings.b1, settings.b2, settings.epsilon
-    once = functools.partial(jax.jit, inline=True)
+    try:
+        (call,) = ast.parse(f"options({text})").body
+        keywords: Any = call.value.keywords  # type: ignore[attr-defined]
+        if call.value.args:  # type: ignore[attr-defined]
+            raise ValueError
+        return {x.arg: ast.literal_eval(x.value) for x in keywords}
+    except (SyntaxError, ValueError, AttributeError):
+        expected = "NAME=VALUE, NAME=VALUE with plain values"
+        config.refuse("optimizer.options", expected, text)
 
-    # Each is traced once for all arrays of a shape.
-    @once
-    def mean(m, g, finite):
-        return lax.select(finite, b1 * m + (1 - b1) * g, m)
 
-    @once
-    def mean_square(v, g, finite):
-        # Not g * g first: the norm has that too, and XLA would store it for both.
-        return lax.select(finite, b2 * v + (1 - b2) * g * g, v)
+def skip_nonfinite(
+    rule: optax.GradientTransformation,
+) -> optax.GradientTransformationExtraArgs:
+    """Leave parameters and state as they are for a gradient that is not finite.
 
-    @once
-    def step(m, v, rate, c1, c2):
-        return -rate * (m / c1 / (jnp.sqrt(v / c2) + epsilon))
+    As ``optax.apply_if_finite``, but that it selects numbers instead of branching, and
+    tests the norm instead of every array: so XLA makes each moment in one pass over
+    memory. The run is stopped from outside, by ``nonfinite_limit``.
 
-    def update(grads, state, params=None, *, norm=None):
+    Args:
+      rule: any transformation of optax.
+
+    Returns:
+      The transformation, whose state counts what was skipped. Its update takes
+      ``norm``, the global norm of the gradient, where it is known already.
+    """
+    start = optax.with_extra_args_support(rule)
+
+    def init(params: Any) -> optax.ApplyIfFiniteState:
+        none = jnp.zeros((), jnp.int32)
+        return optax.ApplyIfFiniteState(
+            none, jnp.ones((), bool), none, start.init(params)
+        )
+
+    def update(grads, state, params=None, *, norm=None, **extra):
         finite = jnp.isfinite(optax.tree.norm(grads) if norm is None else norm)
-        for part in clip:
-            grads, _ = part.update(grads, part.init(params))
-        *unchanged, adam, scheduled = state.inner_state
-        count = adam.count + finite
-        mu = jax.tree.map(lambda m, g: mean(m, g, finite), adam.mu, grads)
-        nu = jax.tree.map(lambda v, g: mean_square(v, g, finite), adam.nu, grads)
-        rate = jnp.where(finite, schedule(scheduled.count), 0.0)
-        c1, c2 = (jnp.where(finite, 1 - b**count, 1.0) for b in (b1, b2))
-        updates = jax.tree.map(lambda m, v: step(m, v, rate, c1, c2), mu, nu)
+        updates, inner = start.update(grads, state.inner_state, params, **extra)
+
+        def choose(new, old):
+            return jnp.where(finite, new, old)
+
+        inner = jax.tree.map(choose, inner, state.inner_state)
+        updates = jax.tree.map(lambda x: jnp.where(finite, x, 0), updates)
         return updates, optax.ApplyIfFiniteState(
             notfinite_count=jnp.where(finite, 0, state.notfinite_count + 1),
             last_finite=finite,
             total_notfinite=state.total_notfinite + ~finite,
-            inner_state=(
-                *unchanged,
-                optax.ScaleByAdamState(count, mu, nu),
-                scheduled._replace(count=scheduled.count + finite),
-            ),
+            inner_state=inner,
         )
 
-    return update
+    return optax.GradientTransformationExtraArgs(init, update)

@@ -8,12 +8,8 @@ from collections.abc import Mapping, Sequence
 
 import jax
 
+from transformer import models
 from transformer.config import Config
-from transformer.models.transformer import (
-    abstract_params,
-    configured_vocabulary,
-    make_model,
-)
 from transformer.paper import complexity
 from transformer.paper.complexity import Sizes
 from transformer.paper.rows import TABLE3
@@ -90,8 +86,8 @@ def figures(timed: bool = False) -> list[str]:
 
 def parameters(settings: Config) -> int:
     """Count the parameters of a configuration without making any."""
-    size = configured_vocabulary(settings)
-    tree = abstract_params(make_model(settings.model, size, size))
+    size = models.configured_vocabulary(settings)
+    tree = models.abstract(models.make(settings, size, size))
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
@@ -126,7 +122,7 @@ def step_operations(settings: Config, length: int = LENGTH) -> int:
     """
     length = min(length, settings.data.max_length)
     pairs = settings.batch.tokens // length
-    vocabulary = configured_vocabulary(settings)
+    vocabulary = models.configured_vocabulary(settings)
     return flops.train_step(settings.model, pairs, length, length, vocabulary)
 
 
@@ -151,7 +147,7 @@ def _parameter_table(rows: Mapping[str, Config]) -> Table:
         if printed is not None:
             agrees = _agreement(settings, count, printed)
         shown = "" if printed is None else str(printed)
-        size = f"{configured_vocabulary(settings):,}"
+        size = f"{models.configured_vocabulary(settings):,}"
         cells.append((row, size, f"{count / 1e6:.2f}", shown, agrees))
     return Table(
         "Parameters, millions (Table 3)",

@@ -11,7 +11,14 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 
 from transformer import config
 from transformer.config import UserError
-from transformer.parallel.partition import AXES, REPLICATED, ROWS, axes_of, name_of
+from transformer.parallel.partition import (
+    AXES,
+    REPLICATED,
+    ROWS,
+    Rules,
+    axes_of,
+    name_of,
+)
 
 
 def axis_sizes(settings: config.Parallel, devices: int) -> dict[str, int]:
@@ -71,7 +78,7 @@ def _mesh(sizes: tuple[int, ...], devices: Sequence[jax.Device]) -> Mesh:
 
 
 def check(settings: config.Config, sizes: Mapping[str, int]) -> None:
-    """Check that a mesh divides the heads and the rows of a configuration.
+    """Check that a mesh divides the rows of a configuration, and heads if it has any.
 
     Args:
       settings: the configuration of the run.
@@ -80,7 +87,7 @@ def check(settings: config.Config, sizes: Mapping[str, int]) -> None:
     Raises:
       UserError: if it does not, with the sizes.
     """
-    heads, tensor = config.transformer(settings.model).heads, sizes["tensor"]
+    heads, tensor = getattr(settings.model, "heads", 0), sizes["tensor"]
     if heads % tensor:
         raise UserError(
             f"parallel.tensor: expected a divisor of model.heads = {heads}, got "
@@ -96,18 +103,19 @@ def check(settings: config.Config, sizes: Mapping[str, int]) -> None:
         )
 
 
-def check_divides(sizes: Mapping[str, int], tree: Any) -> None:
+def check_divides(sizes: Mapping[str, int], rules: Rules, tree: Any) -> None:
     """Check that a mesh divides every parameter.
 
     Args:
       sizes: of the axes of the mesh.
+      rules: of the model.
       tree: the parameters or their shapes.
 
     Raises:
       UserError: if it does not, with the sizes.
     """
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        for size, axis in zip(leaf.shape, axes_of(path, leaf), strict=True):
+        for size, axis in zip(leaf.shape, axes_of(rules, path, leaf), strict=True):
             if axis is not None and size % sizes[axis]:
                 shape = " x ".join(map(str, leaf.shape))
                 raise UserError(

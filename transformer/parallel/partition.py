@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -16,63 +17,51 @@ ROWS = (
 )  # the axes that the rows of a batch are sharded over
 REPLICATED = P()  # on every device
 BY_ROWS = P(ROWS)  # the first axis is the batch
-# How parameters are sharded, by the end of their names: the axis of the mesh for each
-# of their axes. "fsdp" shards what is stored, and a device gathers a parameter when it
-# needs it; "tensor" shards what is computed: first into heads or columns of d_ff, then
-# back to d_model.
-RULES: dict[str, tuple[str | None, ...]] = {
-    "(source|target)_embedding": ("tensor", "fsdp"),  # (V, D)
-    "output": ("tensor", "fsdp"),  # (V, D)
-    "(source|target)_positions": (None, "fsdp"),  # (positions, D)
-    "target_space": (None, "fsdp"),  # (spaces, D)
-    "(query|key|value)[.]kernel": ("fsdp", "tensor"),  # (D, H * K)
-    "(query|key|value)[.]bias": ("tensor",),  # (H * K,)
-    "output[.]kernel": ("tensor", "fsdp"),  # (H * W, D)
-    "output[.]bias": (None,),  # (D,)
-    "kernel_1": ("fsdp", "tensor"),  # (D, F)
-    "bias_1": ("tensor",),  # (F,)
-    "kernel_2": ("tensor", "fsdp"),  # (F, D)
-    "bias_2": (None,),  # (D,)
-    "norm[.](scale|bias)": (None,),  # (D,)
-}
+# How a model's parameters are sharded: by the end of their names, as a regular
+# expression, the axis of the mesh for each of their axes. "fsdp" shards what is stored,
+# and a device gathers a parameter when it needs it; "tensor" shards what is computed.
+Rules = Mapping[str, tuple[str | None, ...]]
 
 
-def specs(tree: Any) -> Any:
-    """Return how each array of a tree is sharded, by ``RULES``.
+def specs(rules: Rules, tree: Any) -> Any:
+    """Return how each array of a tree is sharded.
 
     Args:
+      rules: of the model.
       tree: parameters, or what has a part of the same name for each, like the moments
         of an optimiser; scalars are replicated.
 
     Returns:
       The tree with a ``PartitionSpec`` for each array.
     """
-    return jax.tree_util.tree_map_with_path(lambda p, x: P(*axes_of(p, x)), tree)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: P(*axes_of(rules, path, leaf)), tree
+    )
 
 
-def shardings(mesh: Mesh, tree: Any) -> Any:
+def shardings(mesh: Mesh, rules: Rules, tree: Any) -> Any:
     """Return the tree with the ``NamedSharding`` of each array on a mesh."""
-    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs(tree))
+    return jax.tree.map(lambda spec: NamedSharding(mesh, spec), specs(rules, tree))
 
 
-def placed(mesh: Mesh, tree: Any) -> Any:
+def placed(mesh: Mesh, rules: Rules, tree: Any) -> Any:
     """Return the shapes of a tree with the shardings of its arrays on a mesh."""
     return jax.tree.map(
         lambda x, sharding: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding),
         tree,
-        shardings(mesh, tree),
+        shardings(mesh, rules, tree),
     )
 
 
-def axes_of(path: Any, leaf: Any) -> tuple[str | None, ...]:
+def axes_of(rules: Rules, path: Any, leaf: Any) -> tuple[str | None, ...]:
     """Return the axis of the mesh for each axis of an array."""
     name = name_of(path)
     if leaf.ndim == 0:
         return ()
-    for pattern, axes in RULES.items():
+    for pattern, axes in rules.items():
         if re.search(rf"(^|[._]){pattern}$", name):
             return (None,) * (leaf.ndim - len(axes)) + axes  # layers, with scan, first
-    raise KeyError(f"no rule in parallel.RULES for the parameter {name}")
+    raise KeyError(f"no rule in the model's PARTITION for the parameter {name}")
 
 
 def name_of(path: Any) -> str:

@@ -19,6 +19,7 @@ from transformer.parallel.partition import (
     BY_ROWS,
     REPLICATED,
     ROWS,
+    Rules,
     axes_of,
     specs,
 )
@@ -29,13 +30,13 @@ def row_axes(mesh: Mesh | None) -> tuple[str, ...]:
     return () if mesh is None else tuple(x for x in ROWS if mesh.shape[x] > 1)
 
 
-def fsdp_specs(tree: Any) -> Any:
+def fsdp_specs(rules: Rules, tree: Any) -> Any:
     """Return how ``over_rows`` passes parameters: sharded along fsdp alone."""
 
     def without_tensor(spec: P) -> P:
         return P(*(None if axis == "tensor" else axis for axis in spec))
 
-    return jax.tree.map(without_tensor, specs(tree))
+    return jax.tree.map(without_tensor, specs(rules, tree))
 
 
 def over_rows(
@@ -74,7 +75,7 @@ def over_rows(
     return globally
 
 
-def gather(tree: Any, axes: Sequence[str]) -> Any:
+def gather(rules: Rules, tree: Any, axes: Sequence[str]) -> Any:
     """All-gather the parameters that are sharded along fsdp.
 
     The derivative adds the gradients of all devices up and shards them in the same way
@@ -87,7 +88,7 @@ def gather(tree: Any, axes: Sequence[str]) -> Any:
     if "fsdp" not in axes:
         return tree
     return jax.tree_util.tree_map_with_path(
-        lambda p, x: _gather(x, axes_of(p, x)), tree
+        lambda p, x: _gather(x, axes_of(rules, p, x)), tree
     )
 
 
@@ -128,16 +129,17 @@ def _gather(shard: jax.Array, spec: tuple[str | None, ...]) -> jax.Array:
     )(shard)
 
 
-def add_gradients(tree: Any, axes: Sequence[str]) -> Any:
+def add_gradients(rules: Rules, tree: Any, axes: Sequence[str]) -> Any:
     """Add the gradients of ``gather``'s argument up over all devices.
 
     Args:
+      rules: of the model.
       tree: what this device's rows contribute.
       axes: of the mesh, that this function is mapped over.
     """
 
     def add(path: Any, leaf: Any) -> Any:
-        added = "fsdp" in axes_of(path, leaf)  # by the derivative of gather
+        added = "fsdp" in axes_of(rules, path, leaf)  # by the derivative of gather
         return total(leaf, [axis for axis in axes if not (added and axis == "fsdp")])
 
     return jax.tree_util.tree_map_with_path(add, tree)

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer import models
 from transformer.config import UserError
 from transformer.decode import NEVER, Candidates, length_penalty, recorded_beam
 from transformer.ids import BOS, EOS, SPECIAL
-from transformer.models.transformer import search_variables, start_search
 from transformer.pictures import plots
 from transformer.pictures.tables import Table
 from transformer.pictures.tables import page as tables_page
@@ -85,7 +85,7 @@ def trace(translator: Translator, source: str, **search: Any) -> Tree:
     return _Reader(how).read(jax.tree.map(lambda x: np.asarray(x)[0], record))
 
 
-_search_variables = jax.jit(search_variables, static_argnums=0)
+_search_variables = jax.jit(models.search_variables, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -93,7 +93,7 @@ def _record(
     how: Search, model: Any, limit: int, variables: Any, source: jax.Array
 ) -> Candidates:
     """Return the candidates of each step of a search for one sentence (1, S)."""
-    step, cache = start_search(model, variables, source, how.beam, limit)
+    step, cache = models.start(model, variables, source, how.beam, limit)
     penalty = length_penalty(how.length_penalty, how.alpha)
     return recorded_beam(
         step, cache, jnp.array([limit]), limit, penalty, how.beam, n_best=how.n_best

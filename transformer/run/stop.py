@@ -1,4 +1,4 @@
-"""Signals of the operating system, handled for a while."""
+"""Signals of the operating system, handled for a while, or remembered."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+from transformer.parallel import hosts
 
 
 @contextlib.contextmanager
@@ -27,3 +29,31 @@ def handled(numbers: Iterable[int], handler: Callable[[int, Any], None]) -> Iter
     finally:
         for number, handler_before in before.items():
             signal.signal(number, handler_before)
+
+
+class Signals:
+    """Remembers SIGTERM or Ctrl-C, for a loop that asks between two steps."""
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self._handled = handled((signal.SIGTERM, signal.SIGINT), self._receive)
+
+    def __enter__(self) -> Signals:
+        self._handled.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._handled.__exit__(*error)
+
+    def decisive(self) -> bool:
+        """Say whether one came and no other process has to agree."""
+        return bool(self.received) and not hosts.several()
+
+    def _receive(self, number: int, frame: Any) -> None:
+        if self.received == signal.SIGINT == number:
+            raise KeyboardInterrupt  # asked twice: at once
+        self.received = number
+
+    def interrupt_if_asked(self) -> None:
+        if self.received == signal.SIGINT:
+            raise KeyboardInterrupt

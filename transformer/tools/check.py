@@ -12,20 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer import decode, translate
+from transformer import decode, models, objective, translate
 from transformer.config import Config
-from transformer.evaluate import batch_sums
-from transformer.ids import BOS, EOS, PAD
-from transformer.models.transformer import (
-    Transformer,
-    configured_vocabulary,
-    init_params,
-    make_model,
-    search_variables,
-    shift_right,
-    start_search,
-)
+from transformer.ids import EOS, PAD
+from transformer.models import Model
 from transformer.nn import losses
+from transformer.objective import batch_sums
 from transformer.parallel import sizes
 from transformer.run.records import announce
 
@@ -40,7 +32,7 @@ class Subject(NamedTuple):
     """The model that is looked at, in float32, and sentences of random ids."""
 
     settings: Config
-    model: Transformer
+    model: Model
     params: Any
     source: np.ndarray  # (B, S), of different lengths
     target: np.ndarray  # (B, T), likewise
@@ -50,9 +42,7 @@ class Subject(NamedTuple):
         return np.asarray(_logits(self.model, self.params, source, target))
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _logits(model, params, source, target):
-    return model.apply({"params": params}, source, target, BOS, method="target_logits")
+_logits = jax.jit(objective.logits, static_argnums=0)
 
 
 def future_leak(it: Subject) -> float:
@@ -86,15 +76,17 @@ def cached_decoding(it: Subject) -> float:
 
     @jax.jit
     def stepwise(variables, source, inputs):
-        step, cache = start_search(it.model, variables, source, 1, _TARGET)
+        step, cache = models.start(it.model, variables, source, 1, _TARGET)
 
         def score(cache, ids):
             return step(cache, ids[:, None], parents)[::-1]
 
         return jax.lax.scan(score, cache, inputs.T)[1][:, :, 0].swapaxes(0, 1)
 
-    variables = search_variables(it.model, it.params)
-    each = stepwise(variables, it.source, shift_right(jnp.asarray(it.target), BOS))
+    variables = models.search_variables(it.model, it.params)
+    each = stepwise(
+        variables, it.source, objective.decoder_inputs(jnp.asarray(it.target))
+    )
     return _difference(it.logits(it.source, it.target), np.asarray(each))
 
 
@@ -108,11 +100,11 @@ def beam_of_one(it: Subject) -> float:
 
     @jax.jit
     def both(variables, source):
-        step, cache = start_search(it.model, variables, source, 1, length)
+        step, cache = models.start(it.model, variables, source, 1, length)
         one = decode.beam(step, cache, limits, length, penalty, 1)
         return one.ids, decode.greedy(step, cache, limits, length, penalty).ids
 
-    one, greedy = both(search_variables(it.model, it.params), it.source)
+    one, greedy = both(models.search_variables(it.model, it.params), it.source)
     return float((one != greedy).mean())
 
 
@@ -161,7 +153,7 @@ CHECKS: dict[str, Callable[[Subject], float]] = {
 def check(
     workdir: Path | None = None,
     settings: Config | None = None,
-    say: Callable[[str], None] = announce,
+    log: Callable[[str], None] = announce,
 ) -> int:
     """Run every check on a trained model, or on an untrained one of a configuration.
 
@@ -171,7 +163,7 @@ def check(
     Args:
       workdir: folder of a run, or None.
       settings: a configuration, where there is no workdir.
-      say: is told a line a check.
+      log: takes a line per check.
 
     Returns:
       0 if all passed, else 1.
@@ -184,8 +176,8 @@ def check(
         passed = value <= _TOLERANCE  # NaN fails
         failed += not passed
         verdict = "pass" if passed else "FAIL"
-        say(f"{verdict}  {name:{width}}  difference {value:.1e}, allowed {_TOLERANCE}")
-    say(f"{len(CHECKS) - failed} of {len(CHECKS)} checks passed")
+        log(f"{verdict}  {name:{width}}  difference {value:.1e}, allowed {_TOLERANCE}")
+    log(f"{len(CHECKS) - failed} of {len(CHECKS)} checks passed")
     return int(failed > 0)
 
 
@@ -196,13 +188,13 @@ def _subject(workdir: Path | None, settings: Config | None) -> Subject:
         vocabularies = trained.vocabulary.source.size, trained.vocabulary.target.size
     else:
         assert settings is not None
-        vocabularies = (configured_vocabulary(settings),) * 2
+        vocabularies = (models.configured_vocabulary(settings),) * 2
     exact = dataclasses.replace(settings.model, dtype="float32")
     settings = dataclasses.replace(settings, model=exact)
     settings = sizes.here(settings, vocabularies[1])
-    model = make_model(exact, *vocabularies)
+    model = models.make(settings, *vocabularies)
     if workdir is None:
-        params = jax.jit(lambda: init_params(model, jax.random.key(settings.seed)))()
+        params = jax.jit(lambda: models.init(model, jax.random.key(settings.seed)))()
     draw = np.random.default_rng(settings.seed)
     source = _sentences(draw, _SOURCE, vocabularies[0])
     return Subject(

@@ -6,12 +6,7 @@ import math
 
 import jax
 
-from transformer import config
-from transformer.models.transformer import (
-    abstract_params,
-    configured_vocabulary,
-    make_model,
-)
+from transformer import config, models
 from transformer.parallel.mesh import axis_sizes, check, check_divides
 from transformer.parallel.partition import axes_of, name_of
 
@@ -35,14 +30,18 @@ def parameter_table(settings: config.Config) -> str:
     spread = settings.parallel
     devices = max(spread.data, 1) * spread.fsdp * spread.tensor
     sizes = axis_sizes(spread, devices)
-    vocabulary = configured_vocabulary(settings)
-    tree = abstract_params(make_model(settings.model, vocabulary, vocabulary))
+    vocabulary = models.configured_vocabulary(settings)
+    model = models.make(settings, vocabulary, vocabulary)
+    tree = models.abstract(model)
     check(settings, sizes)
-    check_divides(sizes, tree)
+    check_divides(sizes, model.partition, tree)
     rows = [("parameter", "shape", "count", "dtype", "cut over", "bytes a device")]
     total = held = 0
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-        axes = [a if a and sizes[a] > 1 else "-" for a in axes_of(path, leaf)]
+        axes = [
+            a if a and sizes[a] > 1 else "-"
+            for a in axes_of(model.partition, path, leaf)
+        ]
         parts = math.prod(sizes[axis] for axis in axes if axis != "-")
         size = leaf.size * leaf.dtype.itemsize // parts
         cut_over = ",".join(axes) if parts > 1 else "whole"

@@ -14,20 +14,15 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
-from transformer import config, evaluate, parallel, translate
+from transformer import config, models, objective, parallel, translate
 from transformer.config import Config
 from transformer.data.batches import Shape
-from transformer.models.transformer import (
-    Transformer,
-    abstract_params,
-    attention_kernel,
-    make_model,
-    search_variables,
-)
+from transformer.models import Model, sublayers
 from transformer.nn.attention import Mask
-from transformer.nn.hardware import Hardware, arranged, of
+from transformer.nn.hardware import Hardware, of
+from transformer.programs import compile_step
 from transformer.search import Search
-from transformer.train import compile_step, init_state
+from transformer.step import init_state
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +49,10 @@ class Case:
         """Return the mesh of the devices."""
         return parallel.make_mesh(self.settings.parallel, self.devices)
 
-    def model(self) -> Transformer:
+    def model(self) -> Model:
         """Return the model, as it computes on the hardware."""
-        spread = self.settings.parallel
-        hardware = arranged(self.hardware or of(self.devices[0]), spread.tensor)
-        return make_model(self.settings.model, *self.sizes, spread.remat, hardware)
+        hardware = self.hardware or of(self.devices[0])
+        return models.make(self.settings, *self.sizes, hardware)
 
 
 def train_step(case: Case) -> jax.stages.Traced:
@@ -66,18 +60,18 @@ def train_step(case: Case) -> jax.stages.Traced:
     case = _of_jit(case)
     settings, mesh, model = case.settings, case.mesh(), case.model()
     draw = functools.partial(init_state, settings, model)
-    state = parallel.placed(mesh, jax.eval_shape(draw))
+    state = parallel.placed(mesh, model.partition, jax.eval_shape(draw))
     step: Any = compile_step(settings, model, mesh, state)
     return step.trace(state, _batch(case.shape, mesh))
 
 
 def evaluation(case: Case) -> jax.stages.Traced:
-    """Trace the sums of ``evaluate.batch_sums``."""
+    """Trace the sums of ``objective.batch_sums``."""
     case = _of_jit(case)
     mesh, model = case.mesh(), case.model()
-    params = parallel.placed(mesh, abstract_params(model))
+    params = parallel.placed(mesh, model.partition, models.abstract(model))
     batch = _batch(case.shape, mesh)
-    return evaluate.mesh_sums.trace(case.settings, model, mesh, params, batch)
+    return objective.mesh_sums.trace(case.settings, model, mesh, params, batch)
 
 
 def search(case: Case) -> jax.stages.Traced:
@@ -89,7 +83,9 @@ def search(case: Case) -> jax.stages.Traced:
     )
     variables = jax.tree.map(
         lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole),
-        jax.eval_shape(lambda p: search_variables(model, p), abstract_params(model)),
+        jax.eval_shape(
+            lambda p: models.search_variables(model, p), models.abstract(model)
+        ),
     )
     return translate.search.trace(
         Search(decoding.beam, decoding.alpha, decoding.length_penalty),
@@ -116,7 +112,7 @@ def choices(
     """
     model = config.transformer(settings.model)
     dtype = hardware.operands(model.dtype)
-    kernel = attention_kernel(model, hardware, lengths, Mask(causal=True))
+    kernel = sublayers.attention_kernel(model, hardware, lengths, Mask(causal=True))
     return {
         "products": f"{dtype} x {dtype} -> float32",
         "attention": f"one kernel, {kernel}" if kernel else "written out",

@@ -20,7 +20,7 @@ def run(values: flags.FlagValues) -> int:
         writing(values.output) as output,
     ):
         start_devices(values.device)
-        from transformer.translate import score_stream
+        from transformer.stream import score_stream
 
         score_stream(workdir, source, target, output, step=values.step)
     return 0

@@ -27,7 +27,7 @@ def run(values: flags.FlagValues) -> int:
         writing(values.output) as output,
         started(values.device, values),
     ):
-        from transformer.translate import translate_stream
+        from transformer.stream import translate_stream
 
         translate_stream(workdir, source, output, **given(values, _LINES + SEARCH))
     return 0

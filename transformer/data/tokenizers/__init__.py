@@ -46,7 +46,13 @@ class Vocabulary:
 
     @property
     def joint(self) -> bool:
+        """Whether both languages have one tokenizer."""
         return self.source is self.target
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """How many ids the source and the target vocabulary have."""
+        return self.source.size, self.target.size
 
     @property
     def digest(self) -> str:

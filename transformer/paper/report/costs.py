@@ -62,9 +62,9 @@ def size_text(run: Run) -> str:
         return ""
     import jax
 
-    from transformer.models.transformer import abstract_params, make_model
+    from transformer import models
 
-    tree = abstract_params(make_model(run.settings.model, *sizes))
+    tree = models.abstract(models.make(run.settings, *sizes))
     return f"{sum(leaf.size for leaf in jax.tree.leaves(tree)) / 1e6:.2f}"
 
 

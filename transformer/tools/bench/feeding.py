@@ -6,12 +6,12 @@ import statistics
 import tempfile
 from typing import Any
 
+from transformer import models
 from transformer.config import Config
 from transformer.data import batches
 from transformer.prepare import prepare
 from transformer.tools.bench.clock import spread, times
 from transformer.tools.bench.training import Stepper
-from transformer.translate import model_of
 
 _INPUT_STEPS = 200
 
@@ -26,7 +26,7 @@ def measure_input(settings: Config, rounds: int) -> dict[str, Any]:
             return sum(1 for _ in batches.prefetch(plan, 0, _INPUT_STEPS))
 
         seconds = times(rounds, work)
-        model = model_of(settings, prepared.vocabulary)
+        model = models.make(settings, *prepared.vocabulary.sizes)
         step = Stepper(settings, model, plan.batch_at(0))
     times(2, step)
     made = _INPUT_STEPS * plan.lengths / statistics.median(seconds)

@@ -13,15 +13,16 @@ from typing import Any, NamedTuple
 
 import jax
 
-from transformer import parallel
+from transformer import models, parallel
 from transformer.config import Config
 from transformer.data import batches
 from transformer.ids import PAD
 from transformer.prepare import prepare
+from transformer.programs import compile_step
+from transformer.step import init_state
 from transformer.tools.bench.clock import spread, times
 from transformer.tools.bench.memory import device_memory
-from transformer.train import compile_step, init_state, train
-from transformer.translate import model_of
+from transformer.train import train
 
 _LOOP_ROUND = 3.0  # the same of the training loop, anywhere
 _ENDLESS = 2**30  # steps
@@ -162,11 +163,13 @@ def _bare_steps(
       steps: the batches of each.
     """
     mesh = parallel.make_mesh(settings.parallel, jax.devices())
-    model = model_of(settings, prepare(settings, workdir).vocabulary)
+    model = models.make(settings, *prepare(settings, workdir).vocabulary.sizes)
     draw = functools.partial(init_state, settings, model)
-    abstract = parallel.placed(mesh, jax.eval_shape(draw))
+    abstract = parallel.placed(mesh, model.partition, jax.eval_shape(draw))
     step = compile_step(settings, model, mesh, abstract)
-    state = jax.jit(draw, out_shardings=parallel.shardings(mesh, abstract))()
+    state = jax.jit(
+        draw, out_shardings=parallel.shardings(mesh, model.partition, abstract)
+    )()
     placed = [[parallel.place_rows(mesh, part) for part in parts] for parts in steps]
 
     def work() -> Any:

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from transformer import models
 from transformer.config import Config
 from transformer.ids import EOS, PAD
-from transformer.models.transformer import (
-    Transformer,
-    configured_vocabulary,
-    make_model,
-)
-from transformer.nn import hardware
+from transformer.models import Model
 
 
-def make_sized_model(settings: Config) -> Transformer:
+def make_sized_model(settings: Config) -> Model:
     """Return the model of a configuration that tells the size of its vocabulary."""
-    rows = configured_vocabulary(settings)
-    kind = hardware.arranged(None, settings.parallel.tensor)
-    return make_model(settings.model, rows, rows, settings.parallel.remat, kind)
+    rows = models.configured_vocabulary(settings)
+    return models.make(settings, rows, rows)
 
 
 def batch_rows(settings: Config, tokens: int, length: int) -> int:

@@ -10,10 +10,8 @@ from typing import Any
 
 import jax
 
+from transformer import models
 from transformer.config import Config
-from transformer.models.transformer import (
-    configured_vocabulary,
-)
 from transformer.tools import traces
 from transformer.tools.bench.made_up import batch_rows
 from transformer.tools.traces import Case
@@ -31,7 +29,10 @@ def measure_memory(settings: Config, tokens: int, length: int) -> dict[str, Any]
       Rows of the table.
     """
     height = batch_rows(settings, tokens, length)
-    shape, both = (height, length, length), (configured_vocabulary(settings),) * 2
+    shape, both = (
+        (height, length, length),
+        (models.configured_vocabulary(settings),) * 2,
+    )
     rows: dict[str, Any] = {"batch": f"{height} x {length}"}
     for form in ("unrolled", "scanned"):
         for remat in ("none", "layers", "dots"):

@@ -11,16 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer import decode
+from transformer import decode, models
 from transformer.config import Config
 from transformer.ids import BOS
-from transformer.models.transformer import (
-    Transformer,
-    configured_vocabulary,
-    init_params,
-    search_variables,
-    start_search,
-)
+from transformer.models import Model
 from transformer.nn import hardware
 from transformer.tools import traces
 from transformer.tools.bench.clock import measure, spread, times
@@ -38,10 +32,10 @@ class Searcher:
     """
 
     def __init__(
-        self, settings: Config, model: Transformer, source: np.ndarray, beams: int
+        self, settings: Config, model: Model, source: np.ndarray, beams: int
     ) -> None:
         key = jax.random.key(settings.seed)
-        draw = jax.jit(lambda: search_variables(model, init_params(model, key)))
+        draw = jax.jit(lambda: models.search_variables(model, models.init(model, key)))
         self.variables, self.source = draw(), jnp.asarray(source)
         rows, length = source.shape
         limits, wanted = jnp.full((rows,), length), settings.decode
@@ -50,7 +44,7 @@ class Searcher:
 
         @jax.jit
         def search(variables, source):
-            step, cache = start_search(model, variables, source, beams, length)
+            step, cache = models.start(model, variables, source, beams, length)
             if beams == 1:
                 return decode.greedy(step, cache, limits, length, penalty, **marks).ids
             found = decode.beam(step, cache, limits, length, penalty, beams, **marks)
@@ -85,7 +79,7 @@ def measure_search(
     Returns:
       Rows of the table; "costliest" are the operations of the trace.
     """
-    vocabulary = configured_vocabulary(settings)
+    vocabulary = models.configured_vocabulary(settings)
     model = make_sized_model(settings)
     height = max(tokens // length, 1)
     source = ragged_sentences(height, length, vocabulary)

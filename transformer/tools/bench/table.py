@@ -8,10 +8,8 @@ from typing import Any
 
 import jax
 
+from transformer import models
 from transformer.config import Config, UserError
-from transformer.models.transformer import (
-    configured_vocabulary,
-)
 from transformer.parallel import sizes
 from transformer.run.records import announce, machine, write_json
 from transformer.tools.bench.feeding import measure_input
@@ -61,7 +59,7 @@ def bench(
             "leave it out"
         )
     rows: dict[str, Any] = {"what": what, "device": jax.devices()[0].device_kind}
-    settings = sizes.here(settings, configured_vocabulary(settings))
+    settings = sizes.here(settings, models.configured_vocabulary(settings))
     if what == "train":
         rows |= measure_training(
             settings, tokens or settings.batch.tokens, length, rounds, profile

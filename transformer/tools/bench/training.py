@@ -11,13 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from transformer import models
 from transformer.config import Config
 from transformer.ids import PAD
-from transformer.models.transformer import (
-    Transformer,
-    configured_vocabulary,
-)
+from transformer.models import Model
 from transformer.nn import hardware
+from transformer.step import init_state, make_train_step
 from transformer.tools import flops, traces
 from transformer.tools.bench.clock import measure, spread, times
 from transformer.tools.bench.made_up import (
@@ -28,14 +27,13 @@ from transformer.tools.bench.made_up import (
 from transformer.tools.bench.memory import device_memory, temporaries
 from transformer.tools.bench.peaks import peaks
 from transformer.tools.bench.profile import trace
-from transformer.train import init_state, make_train_step
 
 
 class Stepper:
     """A compiled train step with its state; call it to make a step."""
 
     def __init__(
-        self, settings: Config, model: Transformer, batch: Mapping[str, Any]
+        self, settings: Config, model: Model, batch: Mapping[str, Any]
     ) -> None:
         """Compile a step; ``batch`` has "source" (B, S) and "target" (B, T)."""
         self.state = jax.jit(lambda: init_state(settings, model))()
@@ -66,7 +64,7 @@ def measure_training(
     Returns:
       Rows of the table; "costliest" are the operations of the trace.
     """
-    vocabulary = configured_vocabulary(settings)
+    vocabulary = models.configured_vocabulary(settings)
     height = batch_rows(settings, tokens, length)
     model = make_sized_model(settings)
     batch = dict.fromkeys(

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from transformer import models
 from transformer.config import Config
-from transformer.models.transformer import configured_vocabulary
 from transformer.parallel import sizes
 from transformer.pictures.tables import Table, digits
 from transformer.tools import hlo, traces
@@ -69,7 +69,7 @@ def table(
         larger ones the formula serves.
       log: is told before each compilation, which may take minutes.
     """
-    vocabulary = configured_vocabulary(settings)
+    vocabulary = models.configured_vocabulary(settings)
     settings = sizes.here(settings, vocabulary)
     rows = max(round(tokens / length / _MOST_DEVICES), 1) * _MOST_DEVICES
     load = Load(rows, length, length, vocabulary)

@@ -9,12 +9,9 @@ from typing import Any
 
 import jax
 
+from transformer import models
 from transformer.config import Config
 from transformer.data.batches import in_order
-from transformer.models.transformer import (
-    abstract_params,
-    make_model,
-)
 from transformer.pictures.tables import digits, markdown
 from transformer.run.records import announce, write_json
 from transformer.tools import flops
@@ -93,7 +90,7 @@ def _text(value: Any) -> str:
 def _of_config(settings: Config, work: Work) -> dict[str, Any]:
     """Return what is known of a configuration without compiling it."""
     c, shape = settings.model, largest(work.shapes)
-    tree = abstract_params(make_model(c, *work.sizes))
+    tree = models.abstract(models.make(settings, *work.sizes))
     groups = in_order(range(1, work.longest + 1), work.longest)
     lengths = {group.length for group in groups}
     again = flops.recomputed(c, shape[1], shape[2], settings.parallel.remat)

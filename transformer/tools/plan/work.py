@@ -8,12 +8,9 @@ import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from transformer import parallel
+from transformer import models, parallel
 from transformer.config import Config
 from transformer.data.batches import Batches, Shape, in_order
-from transformer.models.transformer import (
-    configured_vocabulary,
-)
 from transformer.prepare import is_prepared, prepare
 from transformer.tools import traces
 
@@ -94,7 +91,7 @@ def work_of(settings: Config, length: int | None, log: Callable[[str], None]) ->
     origin = "given" if length else "assumed: the data are not prepared"
     padded, batch = length or _LENGTH, settings.batch
     rows = max(batch.tokens // padded // batch.multiple, 1) * batch.multiple
-    size = configured_vocabulary(settings)
+    size = models.configured_vocabulary(settings)
     shapes = {(rows, padded, padded): 1.0}
     return Work((size, size), shapes, padded, batch.shapes, origin)
 

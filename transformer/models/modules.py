@@ -1,0 +1,72 @@
+"""Modules that any architecture may be built of; they only hold parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+from transformer.nn import layers, matmul
+
+
+def kernel_of(module: nn.Module, name: str, shape: tuple[int, int]) -> matmul.Kernel:
+    """Return a matrix of the module, as ``transposed`` has stored it if it is there."""
+    kernel = module.param(name, nn.initializers.glorot_uniform(), shape)
+    return module.get_variable("transposed", name, kernel)
+
+
+class Linear(nn.Module):
+    """Holds the kernel and bias of ``layers.linear``."""
+
+    features: int
+    dtype: str
+    use_bias: bool = True
+    result: str = "float32"
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        kernel = kernel_of(self, "kernel", (x.shape[-1], self.features))
+        bias = None
+        if self.use_bias:
+            bias = self.param("bias", nn.initializers.zeros, (self.features,))
+        return layers.linear(x, kernel, bias, self.dtype, self.result)
+
+
+class LayerNorm(nn.Module):
+    """Holds the scale and bias of ``layers.layer_norm``."""
+
+    epsilon: float
+
+    @nn.compact
+    def __call__(self, x: jax.Array) -> jax.Array:
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],))
+        bias = self.param("bias", nn.initializers.zeros, (x.shape[-1],))
+        return layers.layer_norm(x, scale, bias, self.epsilon)
+
+
+def transposed_kernels(params: Any, dtype: str) -> Any:
+    """Store the matrices the way that a search, with its few rows, reads them.
+
+    Args:
+      params: of a model whose matrices ``kernel_of`` returns.
+      dtype: of the operands of products.
+
+    Returns:
+      Variables for ``model.apply``: ``params``, and beside them the collection
+      "transposed", every matrix (I, O) as (O, I) in ``dtype``. Results are the same
+      with and without it, to rounding.
+    """
+
+    def transpose(matrix: jax.Array) -> matmul.Transposed:
+        # Without the barrier the transposition would become a part of the products,
+        # which lack that form.
+        return matmul.Transposed(jax.lax.optimization_barrier(matrix.T.astype(dtype)))
+
+    matrices = {
+        path: transpose(leaf)
+        for path, leaf in flatten_dict(params).items()
+        if path[-1].startswith("kernel")
+    }
+    return {"params": params, "transposed": unflatten_dict(matrices)}

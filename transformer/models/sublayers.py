@@ -1,0 +1,152 @@
+"""Section 3, the parts of a layer: attention, feed-forward, residual and norm."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import flax.linen as nn
+import jax
+from jax.ad_checkpoint import checkpoint_name
+
+from transformer import config
+from transformer.models.caches import Blocks, KeysValues
+from transformer.models.modules import LayerNorm, Linear, kernel_of
+from transformer.nn import attention, dropout, layers
+from transformer.nn.hardware import Hardware
+
+
+class Residual(nn.Module):
+    """Puts a sub-layer between residual connection and norm (section 3.1).
+
+    ``LayerNorm(x + Dropout(f(x)))`` as in the paper, or with ``norm="pre"``
+    ``x + Dropout(f(LayerNorm(x)))``.
+    """
+
+    config: config.Transformer
+
+    @nn.compact
+    def __call__(self, x: jax.Array, sublayer, key: dropout.Key | None) -> jax.Array:
+        norm = LayerNorm(self.config.norm_epsilon, name="norm")
+        if self.config.norm == "pre":
+            y = x + dropout.dropout(sublayer(norm(x)), self.config.dropout, key)
+            return checkpoint_name(y, "product")
+        y = x + dropout.dropout(sublayer(x), self.config.dropout, key)
+        return norm(checkpoint_name(y, "product"))
+
+
+class FeedForward(nn.Module):
+    """Holds the parameters of ``layers.feed_forward`` (section 3.3)."""
+
+    config: config.Transformer
+    hardware: Hardware
+
+    @nn.compact
+    def __call__(self, x: jax.Array, key: dropout.Key | None) -> jax.Array:
+        c = self.config
+        zeros = nn.initializers.zeros
+        return layers.feed_forward(
+            x,
+            kernel_of(self, "kernel_1", (c.d_model, c.d_ff)),
+            self.param("bias_1", zeros, (c.d_ff,)),
+            kernel_of(self, "kernel_2", (c.d_ff, c.d_model)),
+            self.param("bias_2", zeros, (c.d_model,)),
+            dropout_rate=c.relu_dropout,
+            key=key,
+            dtype=self.hardware.operands(c.dtype),
+            inner=self.hardware.stored(c.dtype),
+        )
+
+
+class MultiHeadAttention(nn.Module):
+    """Holds the four projections of section 3.2.2.
+
+    ``MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O`` with
+    ``head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)``; the h matrices of a kind stand
+    side by side in one of (D, H * K).
+    """
+
+    config: config.Transformer
+    hardware: Hardware
+    kind: str = "cross"  # whose weights these are: "encoder", "decoder" or "cross"
+
+    def setup(self):
+        c = self.config
+
+        def project(features, result):
+            dtype = self.hardware.operands(c.dtype)
+            return Linear(features, dtype, c.attention_bias, result)
+
+        operand = self.hardware.attention_operands(c.dtype)
+        self.query = project(c.heads * c.d_k, operand)
+        self.key = project(c.heads * c.d_k, operand)
+        self.value = project(c.heads * c.d_v, operand)
+        self.output = project(c.d_model, "float32")
+
+    def keys_values(self, x: jax.Array) -> KeysValues:
+        """Project what is attended to, (B, S, D), to (B, H, S, K) and (B, H, S, W)."""
+        return self._split(self.key(x)), self._split(self.value(x))
+
+    def _split(self, x: jax.Array) -> jax.Array:
+        return attention.split_heads(checkpoint_name(x, "product"), self.config.heads)
+
+    def __call__(
+        self,
+        x: jax.Array,
+        keys_values: KeysValues | Blocks,
+        mask: attention.Mask | jax.Array,
+        key: dropout.Key | None,
+    ) -> jax.Array:
+        """Attend from each of (B, T, D), to blocks by a dense mask: (B, T, D)."""
+        c = self.config
+        query, score = self._split(self.query(x)), attention.SCORES[c.score]
+        if isinstance(keys_values, Blocks):
+            assert not isinstance(mask, attention.Mask)
+            keys, values, filled = keys_values
+            output = attention.block_attention(query, keys, values, mask, filled, score)
+            return self._joined(output)
+        assert isinstance(mask, attention.Mask)
+        lengths = query.shape[2], keys_values[0].shape[2]
+        # Neither the weights nor a part of them is wanted: they need not exist.
+        dropped = key is not None and c.attention_dropout > 0
+        if not dropped and not self.is_mutable_collection("attention"):
+            if kernel := attention_kernel(c, self.hardware, lengths, mask):
+                output = attention.fused_attention(
+                    query, *keys_values, mask, attention.FUSED_SCALES[c.score], kernel
+                )
+                return self._joined(output)
+        output, weights = attention.attention(
+            query,
+            *keys_values,
+            mask.dense(*lengths),
+            score=score,
+            dropout_rate=c.attention_dropout,
+            key=key,
+        )
+        self.sow("attention", self.kind, weights)
+        return self._joined(output)
+
+    def _joined(self, output: jax.Array) -> jax.Array:
+        """Join heads (B, H, T, W) and project them to (B, T, D)."""
+        dtype = self.hardware.stored(self.config.dtype)
+        joined = attention.merge_heads(output).astype(dtype)
+        return self.output(checkpoint_name(joined, "attention"))
+
+
+def attention_kernel(
+    c: config.Transformer,
+    hardware: Hardware,
+    lengths: tuple[int, int],
+    mask: attention.Mask,
+) -> Literal["cudnn", "pallas"] | None:
+    """Return whose kernel attention is where no weights are due, None = written out.
+
+    Args:
+      c: sizes and choices.
+      hardware: where it is computed.
+      lengths: T and S.
+      mask: which keys each query may attend to.
+    """
+    dtype = hardware.attention_operands(c.dtype)
+    return attention.fused_kernel(
+        hardware, dtype, c.score, c.heads, c.d_k, c.d_v, lengths, mask
+    )

@@ -1,0 +1,121 @@
+"""Keeps a run's state on disk, and with it the record of the run."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from transformer import parallel
+from transformer.config import Config, UserError
+from transformer.models import Model, stacks
+from transformer.parallel import hosts
+from transformer.run.checkpoints import Checkpoints
+from transformer.run.records import write_run_record
+
+
+@dataclasses.dataclass(frozen=True)
+class Keeper:
+    """Saves and restores the state of a run.
+
+    Attributes:
+      settings: the configuration as the user wrote it.
+      sizes: those that followed the device, see ``parallel.sizes``.
+      workdir: folder of the run.
+      mesh: of the devices.
+      model: whose layers the state may have stacked; checkpoints have them apart.
+      abstract: the state as the loop has it, shapes and shardings.
+      checkpoints: of the run.
+      vocabulary: digest of the vocabulary.
+      checksums: of the data.
+    """
+
+    settings: Config
+    sizes: Mapping[str, int]
+    workdir: Path
+    mesh: Mesh
+    model: Model
+    abstract: Any
+    checkpoints: Checkpoints
+    vocabulary: str
+    checksums: Mapping[str, Any]
+
+    @functools.cached_property
+    def _is_stacked(self) -> bool:
+        return stacks.is_stacked(self.model.stacks, self.abstract.params)
+
+    @functools.cached_property
+    def _kept(self) -> Any:
+        """The state as checkpoints hold it, shapes and shardings."""
+        if not self._is_stacked:
+            return self.abstract
+        apart = functools.partial(stacks.unstack, self.model.stacks)
+        shapes = jax.eval_shape(apart, self.abstract)
+        return parallel.placed(self.mesh, self.model.partition, shapes)
+
+    def begin(self, draw: Callable[[], Any], log: Callable[[str], None]) -> Any:
+        """Return the state to start or to resume from, and its target tokens."""
+        if not self.checkpoints.steps():
+            # Each device draws what it holds, sharded like a restored state.
+            return sharded(draw, self.abstract)(), 0
+        step, tree, metadata = self.checkpoints.restore(self._kept._asdict())
+        if metadata["vocabulary"] != self.vocabulary:
+            raise UserError(
+                f"checkpoint of step {step}: expected vocabulary "
+                f"{self.vocabulary[:12]}, got {metadata['vocabulary'][:12]}; the "
+                "corpus was prepared anew: choose another workdir"
+            )
+        log(f"resuming from step {step:,}")
+        state = type(self.abstract)(**tree)
+        if self._is_stacked:
+            put = functools.partial(stacks.stack, self.model.stacks)
+            state = sharded(put, self.abstract)(state)
+        return state, metadata["tokens"]
+
+    def save(
+        self,
+        state: Any,
+        step: int,
+        tokens: int,
+        metric: float | None,
+        temporary: bool = False,
+    ) -> None:
+        """Save the state after so many steps and target tokens."""
+        metadata = {
+            "config": dataclasses.asdict(self.settings),
+            "vocabulary": self.vocabulary,
+            "batches_taken": step,
+            "tokens": tokens,
+        }
+        tree = self._unstack(state) if self._is_stacked else state
+        self.checkpoints.save(step, tree._asdict(), metadata, metric, temporary)
+        self.record(tokens)
+
+    @functools.cached_property
+    def _unstack(self) -> Callable[[Any], Any]:
+        apart = functools.partial(stacks.unstack, self.model.stacks)
+        return sharded(apart, self._kept)
+
+    def record(self, tokens: int, ended: bool = False) -> None:
+        """Write the record of the run."""
+        if hosts.primary():
+            write_run_record(
+                self.workdir,
+                self.settings,
+                self.vocabulary,
+                self.checksums,
+                tokens,
+                sizes=self.sizes,
+                ended=ended,
+            )
+
+
+def sharded(function: Callable[..., Any], abstract: Any) -> Callable[..., Any]:
+    """Compile a function whose results are sharded as ``abstract`` has them."""
+    places = jax.tree.map(lambda x: x.sharding, abstract)
+    return jax.jit(function, out_shardings=places)

@@ -1,0 +1,80 @@
+"""Reads the metrics of steps and writes down those that are due."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import jax
+
+from transformer.config import Config, UserError
+from transformer.run.records import Records
+
+
+class Meter:
+    """Reads a step's metrics one step later, so that the host never waits for it.
+
+    Args:
+      settings: the configuration of the run.
+      records: are written.
+      tokens: target tokens of the steps before.
+
+    Attributes:
+      tokens: target tokens of all steps that were read.
+    """
+
+    def __init__(self, settings: Config, records: Records, tokens: int):
+        self._settings, self._records = settings, records
+        self._unread: tuple[int, dict[str, jax.Array]] | None = None
+        self.tokens = tokens
+        self.restart()
+
+    def restart(self) -> None:
+        """Start the clock anew: what came between is no training."""
+        self._timed, self._since = 0, time.monotonic()
+
+    def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
+        """Take the metrics of a step that is under way, after those before are read."""
+        self._unread = step, metrics
+
+    def read(self) -> None:
+        """Wait for the metrics that were added last, and log them if they are due.
+
+        Raises:
+          UserError: after ``optimizer.nonfinite_limit`` steps that were not finite.
+        """
+        if self._unread is None:
+            return
+        (step, arrays), self._unread = self._unread, None
+        metrics: dict[str, Any] = {
+            k: x.item() for k, x in jax.device_get(arrays).items()
+        }
+        self._check_finite(step, metrics)
+        self.tokens += metrics["target_tokens"]
+        self._timed += metrics["target_tokens"]
+        train = self._settings.train
+        if step % train.log_every == 0 or step == train.steps:
+            seconds = time.monotonic() - self._since
+            speed = self._timed / seconds
+            timing = {"seconds": seconds, "tokens_per_second": speed}
+            self._records.show(step, metrics["loss"], speed)
+            self._records.log(step, metrics, timing)
+            self.restart()
+
+    def validated(self, step: int, nll: float) -> None:
+        """Log a validation, ``nll`` in nats per token."""
+        perplexity = math.exp(nll) if nll < 700 else math.inf
+        self._records.log(
+            step, {"validation_nll": nll, "validation_perplexity": perplexity}
+        )
+        self._records.log_line(f"step {step:,}: validation perplexity {perplexity:.3f}")
+
+    def _check_finite(self, step: int, metrics: dict[str, Any]) -> None:
+        limit = self._settings.optimizer.nonfinite_limit
+        if metrics["skipped_in_a_row"] >= limit:
+            raise UserError(
+                f"step {step}: expected finite gradients, got {limit} steps in a row "
+                "that were not; lower optimizer.scale, raise optimizer.warmup, set "
+                "optimizer.clip_norm, or try model.dtype=float32"
+            )

@@ -1,0 +1,96 @@
+"""Translation and scoring as filters of lines."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from transformer.config import UserError
+from transformer.metrics.heads import pharaoh
+from transformer.parallel import hosts, sizes
+from transformer.translate import Translation, load
+
+_LINES_AT_A_TIME = 10_000  # of a stream, sorted by length and translated together
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def translate_stream(
+    workdir: Path,
+    lines: Iterable[str],
+    output: TextIO,
+    *,
+    step: int | None = None,
+    scores: bool = False,
+    alignments: bool = False,
+    layer: int | None = None,
+    **search: Any,
+) -> None:
+    """Translate lines of text, one out for one in (``n_best`` out for one in).
+
+    Args:
+      workdir: folder of the run.
+      lines: without their end; read some thousands at a time.
+      output: is written in order.
+      step: of the checkpoint, see ``load``.
+      scores: put ``SCORE<tab>`` before each translation.
+      alignments: put ``<tab>0-0 1-2`` behind each, see ``Translator.alignments``.
+      layer: see there.
+      **search: fields of ``Search``, None = the configured.
+    """
+    translator = load(workdir, step=step, beam=search.get("beam"))
+    hosts.once(_note)(sizes.line(translator.settings))
+    count, first = translator.search(**search).n_best, 1
+    for chunk in _chunks(lines):
+        every: list[tuple[str, Translation]] = []
+        for line, found in zip(
+            chunk, translator.hypotheses(chunk, first, **search), strict=True
+        ):
+            missing = [Translation("", found[0].score, 0.0, [])] * (count - len(found))
+            every += [(line, one) for one in [*found, *missing]]
+        links = [""] * len(every)
+        if alignments:
+            targets = [one.ids for _, one in every]
+            found_links = translator.alignments([s for s, _ in every], targets, layer)
+            links = [f"\t{pharaoh(pairs)}" for pairs in found_links]
+        for (_, one), link in zip(every, links, strict=True):
+            prefix = f"{one.score:.4f}\t" if scores else ""
+            if hosts.primary():
+                output.write(f"{prefix}{one.text}{link}\n")
+        output.flush()
+        first += len(chunk)
+
+
+def score_stream(
+    workdir: Path,
+    sources: Iterable[str],
+    targets: Iterable[str],
+    output: TextIO,
+    *,
+    step: int | None = None,
+) -> None:
+    """Write the log-probability of each pair of lines, in nats, one a line."""
+    translator = load(workdir, step=step)
+    both = itertools.zip_longest(_chunks(sources), _chunks(targets))
+    for number, (left, right) in enumerate(both):
+        counts = [number * _LINES_AT_A_TIME + len(x or []) for x in (left, right)]
+        if counts[0] != counts[1]:
+            raise UserError(
+                f"expected as many target as source lines, got {counts[0]} source and "
+                f"{counts[1]} target lines or more; give one pair a line"
+            )
+        first = number * _LINES_AT_A_TIME + 1
+        for value in translator.score(left, right, first):
+            output.write(f"{value:.4f}\n")
+        output.flush()
+
+
+def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
+    lines = iter(lines)
+    while chunk := list(itertools.islice(lines, _LINES_AT_A_TIME)):
+        yield chunk
