@@ -36,12 +36,12 @@ from transformer.nn import dropout, losses, optimizer
 from transformer.parallel import ahead, hosts, sizes
 from transformer.prepare import Prepared, prepare
 from transformer.run.checkpoints import Checkpoints
+from transformer.run.provenance import write_run_record
 from transformer.run.records import (
     NoRecords,
     Records,
     announce,
     write_json,
-    write_run_record,
 )
 from transformer.run.stop import handled
 from transformer.translate import model_of

@@ -63,7 +63,7 @@ BENCH_KNOWN_BY = {
 }
 WITHOUT_JAX = {"__init__.py", "__main__.py", "config.py", "search.py"}
 WITHOUT_JAX |= {str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("cli/**/*.py")}
-WITHOUT_JAX |= {"run/records.py", "pictures/tables.py"}
+WITHOUT_JAX |= {"run/records.py", "run/provenance.py", "pictures/tables.py"}
 WITHOUT_JAX |= {f"paper/{name}.py" for name in ("rows", "runs", "statistics")}
 WITHOUT_JAX |= {"tools/targets.py"}
 for folder in ("paper/report", "pictures/plots", "tools/ablate"):
