@@ -5,9 +5,11 @@ here too; all tables have the 40,960 rows with which the paper's parameter count
 
     transformer train --config=experiments/table3.py:A_h1 --workdir=runs/A_h1
 
-Four rows are not in the table: ``no_positions`` and ``unscaled``, against which the
-paper argues, and two of which it says nothing: ``window``, the restricted
-self-attention of section 4, and ``no_attention_bias``.
+Seven rows are not in the table: ``no_positions`` and ``unscaled``, against which the
+paper argues, and five of which it says nothing: ``window``, the restricted
+self-attention of section 4, ``no_attention_bias``, and what the authors' later code has
+(tensor2tensor, ``transformer_base_v2``), each alone: ``pre_norm``,
+``attention_dropout`` and ``relu_dropout``.
 
 On other data: ``ROW,data=numbers``, ``ROW,data=multi30k`` or ``ROW,data=FOLDER`` with a
 text of one's own (see text.py), as a smaller replica: ``scale`` multiplies d_model,
@@ -67,6 +69,12 @@ ROWS: dict[str, dict[str, Any]] = {
     # attention to a neighbourhood for later, and section 3.2.2 writes no biases.
     "window": {"model.window": 4},  # r = 9; six layers reach 24 positions each way
     "no_attention_bias": {"model.attention_bias": False},
+    # Nor these, of tensor2tensor's later base: x + Dropout(f(LayerNorm(x))) in place
+    # of LayerNorm(x + Dropout(f(x))); dropout of the weights of attention (equation 1),
+    # and between the two products of equation 2.
+    "pre_norm": {"model.norm": "pre"},
+    "attention_dropout": {"model.attention_dropout": 0.1},
+    "relu_dropout": {"model.relu_dropout": 0.1},
 }
 
 # By data: the experiment with the recipe, the scale of a replica, and what suits six

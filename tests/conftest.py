@@ -52,3 +52,21 @@ def patch(monkeypatch):
     _layer_of.cache_clear()
     yield monkeypatch
     _layer_of.cache_clear()
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """Let an ablation look after its runs without pauses."""
+    from transformer.tools.ablate.launchers import Local
+    from transformer.tools.ablate.slurm import Slurm
+
+    monkeypatch.setattr(Local, "pause", 0.01)
+    monkeypatch.setattr(Slurm, "pause", 0.01)
+
+
+@pytest.fixture
+def unprepared(monkeypatch):
+    """Let an ablation leave the data alone: its programs need none."""
+    from transformer.tools.ablate import watch
+
+    monkeypatch.setattr(watch, "_prepare", lambda runs, say: None)

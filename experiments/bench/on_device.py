@@ -26,7 +26,8 @@ import numpy as np
 from transformer import models, parallel
 from transformer.nn import attention, dropout, hardware
 from transformer.run.checkpoints import Checkpoints
-from transformer.run.records import machine, read_metrics, write_json
+from transformer.run.provenance import machine
+from transformer.run.records import read_metrics, write_json
 from transformer.step import init_state
 from transformer.tools import datasheets
 from transformer.tools.bench.clock import measure

@@ -5,6 +5,7 @@ That the pieces run at all is tried by the slow test, in a tiny form.
 
 import dataclasses
 import json
+import signal
 import sys
 import time
 from pathlib import Path
@@ -20,7 +21,9 @@ sys.path.append(str(BENCH))
 
 import on_accelerator
 import on_device
-from on_accelerator import Failed, Piece, Place, Skipped
+from accelerator import comparisons
+from accelerator.pieces import PIECES, Piece, section
+from accelerator.place import Failed, Place, Skipped
 
 # ---- on the device -------------------------------------------------------------------
 
@@ -123,12 +126,13 @@ def pieces(monkeypatch):
 
         return run
 
-    stubs = {name: Piece(1, piece(name)) for name in ("good", "absent", "broken")}
+    def lines(found):
+        yield str(found)
+
+    names = ("good", "absent", "broken")
+    stubs = {name: Piece(1, piece(name), lines) for name in names}
     results |= {"absent": Skipped("no data"), "broken": Failed("exit code 1: x\nlast")}
     monkeypatch.setattr(on_accelerator, "PIECES", stubs)
-    monkeypatch.setattr(
-        on_accelerator, "_PARTS", dict.fromkeys(stubs, lambda found: [str(found)])
-    )
     return results, ran
 
 
@@ -169,29 +173,29 @@ def test_a_command_that_fails_or_never_ends_fails_its_piece(tmp_path):
     with pytest.raises(Failed, match="no end within"):
         soon.command("-c", "import time; time.sleep(60)")
     with pytest.raises(Failed, match="exit code -9"):  # was killed
-        soon.stop(on_accelerator.signal.SIGTERM, "never", "-c", "while True: pass")
+        soon.stop(signal.SIGTERM, "never", "-c", "while True: pass")
 
 
 def test_a_run_is_stopped_at_its_mark(tmp_path):
     code = "for i in range(1000): print('step', i); import time; time.sleep(.1)"
     file = tmp_path / "after"
     code += f"\nopen({str(file)!r}, 'w')"
-    Place(tmp_path).stop(on_accelerator.signal.SIGKILL, "step 2", "-c", code)
+    Place(tmp_path).stop(signal.SIGKILL, "step 2", "-c", code)
     assert not file.exists()
 
 
 @pytest.mark.parametrize("shift, passed", [(0.0009, True), (0.0011, False)])
 def test_losses_are_compared_with_those_of_a_cpu(tmp_path, shift, passed):
-    expected = json.loads(on_accelerator.LOSSES.read_text())
+    expected = json.loads(comparisons.LOSSES.read_text())
     for dtype in ("float32", "bfloat16"):
         values = expected[dtype]
-        assert len(values) == on_accelerator.STEPS and values[0] > values[-1]
+        assert len(values) == comparisons.STEPS and values[0] > values[-1]
         run = tmp_path / "runs" / f"losses_{dtype}"
         run.mkdir(parents=True)
         values = [*values[:-1], values[-1] + shift * (dtype == "float32"), 99.0]
         lines = [json.dumps({"step": i, "loss": v}) for i, v in enumerate(values, 1)]
         (run / "metrics.jsonl").write_text("\n".join(lines))
-    found = on_accelerator.losses(Place(tmp_path))
+    found = comparisons.losses(Place(tmp_path))
     assert found["passed"] is passed and found["bfloat16"]["difference"] == 0
     assert found["float32"]["difference"] == pytest.approx(shift)
 
@@ -253,7 +257,7 @@ def test_the_section_says_what_was_measured():
         "resume": {"found": {"runs": {"no flags": parted, "flag": resumed}}},
         "multi30k": {"skipped": "no --data"},
     }
-    text = on_accelerator.section(found)
+    text = section(PIECES, found)
     assert "2026-01-02 on 1 x NVIDIA H200 (16 cores): jax 0.10.2, cudnn-cu13 9" in text
     assert "driver 580.1; flags: XLA_FLAGS=--a=b." in text
     assert "bfloat16: 800.0 10^12/s, 80% of the datasheet's 1,000.0 10^12/s." in text
@@ -271,7 +275,7 @@ def test_the_whole_in_a_tiny_form(tmp_path, capsys):
     """Takes three minutes on two cores."""
     assert on_accelerator.main([f"--folder={tmp_path}", "--tiny"]) == 0
     found = on_accelerator.read(tmp_path)
-    assert set(found) == set(on_accelerator.PIECES)
+    assert set(found) == set(PIECES)
     skipped = {name for name, one in found.items() if "skipped" in one}
     skipped_here = {"attention", "multi30k", "loop-multi30k"}
     assert skipped == skipped_here | {"beside-training", "beside-search"}

@@ -11,7 +11,7 @@ from support.configs import base
 
 from transformer import models, parallel
 from transformer.nn import hardware, matmul
-from transformer.run import records
+from transformer.run import provenance
 
 INTEL = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: {}\nflags\t\t: {}\n"
 AMD = INTEL.replace("GenuineIntel", "AuthenticAMD")
@@ -145,8 +145,8 @@ def test_operands_are_what_the_units_multiply(described, kind, bfloat16, operand
         "cpu"
     )
     assert said is not bfloat16
-    assert records._operands("bfloat16") == operands
-    assert records.machine()["cpu"]["model"].startswith("AMD EPYC")
+    assert provenance._operands("bfloat16") == operands
+    assert provenance.machine()["cpu"]["model"].startswith("AMD EPYC")
 
 
 @pytest.mark.parametrize("kind, operand", [("Milan", "f32"), ("Genoa", "bf16")])
@@ -176,18 +176,20 @@ def test_the_flag_for_the_same_bits_is_one_of_xla_s(flag, known):
 
 def test_a_machine_is_what_decides_the_last_digits(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", DETERMINISTIC)
-    found = records.machine()
+    found = provenance.machine()
     assert found["flags"]["XLA_FLAGS"] == DETERMINISTIC
     assert found["platform"] and found["compute_capability"] is None
     assert found["cpu"]["architecture"]
     assert len(found["devices"]) == len(jax.devices())
-    assert found["versions"] == records.versions()
+    assert found["versions"] == provenance.versions()
 
 
 def test_the_libraries_of_an_accelerator_have_versions(monkeypatch):
     class Library:
         name, version = "nvidia-cudnn-cu13", "9.15"
 
-    monkeypatch.setattr(records.importlib.metadata, "distributions", lambda: [Library])
-    found = records.versions.__wrapped__()
+    monkeypatch.setattr(
+        provenance.importlib.metadata, "distributions", lambda: [Library]
+    )
+    found = provenance.versions.__wrapped__()
     assert found["nvidia-cudnn-cu13"] == "9.15" and "jax" in found

@@ -31,7 +31,8 @@ def test_table_3_is_as_printed():
         if row.perplexity is not None
     ]
     assert ours == printed["rows"]
-    own = {"score": "scaled_dot", "window": 0, "attention_bias": True}
+    own = {"score": "scaled_dot", "window": 0, "attention_bias": True, "norm": "post"}
+    own |= {"attention_dropout": 0.0, "relu_dropout": 0.0}
     assert rows.BASE == printed["base"] | own
 
 
@@ -129,7 +130,11 @@ def test_what_a_row_says_beside_base(name, measure, expected):
     assert found.measure == measure
 
 
-@pytest.mark.parametrize("name", ["window", "no_attention_bias"])
+BESIDE = ["window", "no_attention_bias", "pre_norm"]
+BESIDE += ["attention_dropout", "relu_dropout"]
+
+
+@pytest.mark.parametrize("name", BESIDE)
 def test_of_some_rows_the_paper_says_nothing(name):
     assert rows.against_base(name, "bleu") is None
     assert rows.against_base(name, "perplexity") is None

@@ -1,21 +1,17 @@
 """What a run writes down can be read again, and outlives kills."""
 
-import dataclasses
 import io
 import json
 import re
-import subprocess
 import sys
 import types
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.configs import base
 
-from transformer import config
 from transformer.run import records
-from transformer.run.records import Records, write_json, write_run_record
+from transformer.run.records import Records, write_json
 
 
 def lines(workdir):
@@ -132,57 +128,6 @@ def test_a_bar_on_a_terminal(tmp_path, monkeypatch):
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
     assert "5/10" in text and "loss 4.250  12,346 tokens/s  ? left" in text
     assert "[bold] best so far" in text
-
-
-def test_the_record_of_a_run(tmp_path):
-    sums = {"train": {"a.en": {"lines": 2, "sha256": "00"}}}
-    sizes = {"loss.block": 512}
-    write_run_record(tmp_path, base(), "cafe", sums, tokens=0, sizes=sizes)
-    first = json.loads((tmp_path / "record.json").read_text())
-    assert first["ended"] is None and first["tokens"] == 0
-    first["started"] = "2020-01-01T00:00:00+00:00"
-    write_json(tmp_path / "record.json", first)
-    changed = dataclasses.replace(base(), seed=7)
-    sizes = {"loss.block": 1024}  # it went on on another device
-    write_run_record(
-        tmp_path, changed, "cafe", sums, tokens=12, sizes=sizes, ended=True
-    )
-    record = json.loads((tmp_path / "record.json").read_text())
-    assert record["started"] == "2020-01-01T00:00:00+00:00"
-    assert record["ended"] > record["started"] and record["ended"].endswith("+00:00")
-    assert record["seed"] == 7 and record["tokens"] == 12
-    assert record["config_digest"] == config.digest(changed) != first["config_digest"]
-    assert record["vocabulary_digest"] == "cafe" and record["data"] == sums
-    assert {"python", "jax", "flax", "optax", "orbax-checkpoint", "numpy"} <= set(
-        record["versions"]
-    )
-    assert record["devices"][0].startswith("cpu: ")
-    assert record["sizes"] == sizes and first["sizes"] == {"loss.block": 512}
-    assert record["machine"]["operands"] in ("bfloat16", "float32")
-
-
-def test_git_revision_is_that_of_the_tree_that_holds_the_code(tmp_path, monkeypatch):
-    def git(*arguments):
-        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
-        command = ["git", "-C", tmp_path, *identity, *arguments]
-        return subprocess.run(
-            command, check=True, capture_output=True, text=True
-        ).stdout.strip()
-
-    file = tmp_path / "records.py"
-    file.write_text("")
-    monkeypatch.setattr(records, "__file__", str(file))
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert records._git_revision() is None
-    git("init")
-    assert records._git_revision() is None  # there is a repository, without the file
-    git("add", "records.py")
-    git("commit", "-m", "a")
-    assert records._git_revision() == git("rev-parse", "HEAD")
-    file.write_text("x")
-    assert records._git_revision() == git("rev-parse", "HEAD") + "-dirty"
-    monkeypatch.setenv("PATH", "")
-    assert records._git_revision() is None
 
 
 @given(st.lists(st.integers(0, 9), max_size=8), st.integers(0, 9))

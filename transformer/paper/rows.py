@@ -24,11 +24,14 @@ KEYS = {
     "d_k": "model.d_k",
     "d_v": "model.d_v",
     "dropout": "model.dropout",
+    "attention_dropout": "model.attention_dropout",
+    "relu_dropout": "model.relu_dropout",
     "label_smoothing": "loss.smoothing",
     "positions": "model.positions",
     "score": "model.score",
     "window": "model.window",
     "attention_bias": "model.attention_bias",
+    "norm": "model.norm",
     "steps": "train.steps",
 }
 # The widths, which a smaller replica multiplies by its scale.
@@ -43,11 +46,14 @@ BASE: Mapping[str, Any] = MappingProxyType(
         "d_k": 64,
         "d_v": 64,
         "dropout": 0.1,
+        "attention_dropout": 0.0,
+        "relu_dropout": 0.0,
         "label_smoothing": 0.1,
         "positions": "sinusoidal",
         "score": "scaled_dot",
         "window": 0,
         "attention_bias": True,
+        "norm": "post",
         "steps": 100_000,
     }
 )
@@ -119,6 +125,9 @@ TABLE3: Mapping[str, Row] = MappingProxyType(
         "unscaled": _row(None, None, None, score="dot"),
         "window": _row(None, None, None, window=4),
         "no_attention_bias": _row(None, None, None, attention_bias=False),
+        "pre_norm": _row(None, None, None, norm="pre"),
+        "attention_dropout": _row(None, None, None, attention_dropout=0.1),
+        "relu_dropout": _row(None, None, None, relu_dropout=0.1),
     }
 )
 

@@ -16,7 +16,7 @@ from transformer.config import Config, UserError
 from transformer.models import Model, stacks
 from transformer.parallel import hosts
 from transformer.run.checkpoints import Checkpoints
-from transformer.run.records import write_run_record
+from transformer.run.provenance import write_run_record
 
 
 @dataclasses.dataclass(frozen=True)

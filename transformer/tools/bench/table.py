@@ -11,7 +11,8 @@ import jax
 from transformer import models
 from transformer.config import Config, UserError
 from transformer.parallel import sizes
-from transformer.run.records import announce, machine, write_json
+from transformer.run.provenance import machine
+from transformer.run.records import announce, write_json
 from transformer.tools.bench.feeding import measure_input
 from transformer.tools.bench.loop import measure_loop
 from transformer.tools.bench.memory import measure_memory, process_memory

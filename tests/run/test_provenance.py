@@ -1,0 +1,63 @@
+"""A run's record says what is needed to make the run again."""
+
+import dataclasses
+import json
+import subprocess
+
+from support.configs import base
+
+from transformer import config
+from transformer.run import provenance
+from transformer.run.provenance import write_run_record
+from transformer.run.records import write_json
+
+
+def test_the_record_of_a_run(tmp_path):
+    sums = {"train": {"a.en": {"lines": 2, "sha256": "00"}}}
+    sizes = {"loss.block": 512}
+    write_run_record(tmp_path, base(), "cafe", sums, tokens=0, sizes=sizes)
+    first = json.loads((tmp_path / "record.json").read_text())
+    assert first["ended"] is None and first["tokens"] == 0
+    first["started"] = "2020-01-01T00:00:00+00:00"
+    write_json(tmp_path / "record.json", first)
+    changed = dataclasses.replace(base(), seed=7)
+    sizes = {"loss.block": 1024}  # it went on on another device
+    write_run_record(
+        tmp_path, changed, "cafe", sums, tokens=12, sizes=sizes, ended=True
+    )
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert record["started"] == "2020-01-01T00:00:00+00:00"
+    assert record["ended"] > record["started"] and record["ended"].endswith("+00:00")
+    assert record["seed"] == 7 and record["tokens"] == 12
+    assert record["config_digest"] == config.digest(changed) != first["config_digest"]
+    assert record["vocabulary_digest"] == "cafe" and record["data"] == sums
+    assert {"python", "jax", "flax", "optax", "orbax-checkpoint", "numpy"} <= set(
+        record["versions"]
+    )
+    assert record["devices"][0].startswith("cpu: ")
+    assert record["sizes"] == sizes and first["sizes"] == {"loss.block": 512}
+    assert record["machine"]["operands"] in ("bfloat16", "float32")
+
+
+def test_git_revision_is_that_of_the_tree_that_holds_the_code(tmp_path, monkeypatch):
+    def git(*arguments):
+        identity = ["-c", "user.name=a", "-c", "user.email=a@b"]
+        command = ["git", "-C", tmp_path, *identity, *arguments]
+        return subprocess.run(
+            command, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    file = tmp_path / "provenance.py"
+    file.write_text("")
+    monkeypatch.setattr(provenance, "__file__", str(file))
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert provenance._git_revision() is None
+    git("init")
+    assert provenance._git_revision() is None  # there is a repository, without the file
+    git("add", "provenance.py")
+    git("commit", "-m", "a")
+    assert provenance._git_revision() == git("rev-parse", "HEAD")
+    file.write_text("x")
+    assert provenance._git_revision() == git("rev-parse", "HEAD") + "-dirty"
+    monkeypatch.setenv("PATH", "")
+    assert provenance._git_revision() is None

@@ -1,0 +1,147 @@
+"""What made a run, as record.json keeps it: data, versions, devices, source tree."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import transformer
+from transformer import config
+from transformer.run.records import write_json
+
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+_LIBRARIES = re.compile(r"nvidia-|jax-cuda|jax-rocm|libtpu", re.IGNORECASE)
+
+
+def write_run_record(
+    workdir: Path,
+    settings: config.Config,
+    vocabulary_digest: str,
+    checksums: Mapping[str, Any],
+    tokens: int,
+    *,
+    sizes: Mapping[str, int],
+    ended: bool = False,
+) -> None:
+    """Write record.json: what a reader needs to make the run again.
+
+    Args:
+      workdir: folder of the run; a record that is there keeps its time of start.
+      settings: the resolved configuration, as the user wrote it.
+      vocabulary_digest: of the tokenizers.
+      checksums: by split, of the data.
+      tokens: target tokens, padding not counted, that training has seen so far.
+      sizes: that were taken where the configuration leaves them to the device.
+      ended: the run is complete; else "ended" is null.
+    """
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    path = workdir / "record.json"
+    started = json.loads(path.read_bytes())["started"] if path.exists() else now
+    here = machine()
+    write_json(
+        path,
+        {
+            "name": settings.name,
+            "seed": settings.seed,
+            "config_digest": config.digest(settings),
+            "vocabulary_digest": vocabulary_digest,
+            "data": checksums,
+            "tokens": tokens,
+            "started": started,
+            "ended": now if ended else None,
+            "sizes": dict(sizes),
+            "versions": here.pop("versions"),
+            "devices": _devices(),
+            "machine": {"operands": _operands(settings.model.dtype), **here},
+            "git_revision": _git_revision(),
+        },
+    )
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Return the versions of Python, of this package and of those that compute.
+
+    For an accelerator its libraries are among them: CUDA, cuDNN, libtpu.
+    """
+    found = {
+        "python": platform.python_version(),
+        "transformer": transformer.__version__,
+        **{name: importlib.metadata.version(name) for name in _PACKAGES},
+    }
+    for one in importlib.metadata.distributions():
+        if _LIBRARIES.match(one.name):
+            found[one.name] = one.version
+    return found
+
+
+def _devices() -> list[str]:
+    import jax
+
+    return [f"{device.platform}: {device.device_kind}" for device in jax.devices()]
+
+
+def machine() -> dict[str, Any]:
+    """Return what beside the program decides its speed and the last digits of numbers.
+
+    Returns:
+      By name: all devices, the versions of what computes, the driver of a GPU (None
+      without one), the flags that XLA and libtpu were given, the CPU.
+    """
+    import jax
+
+    from transformer.nn import hardware
+
+    device = jax.local_devices()[0]
+    return {
+        "devices": [one.device_kind for one in jax.devices()],
+        "platform": device.client.platform_version,
+        "compute_capability": getattr(device, "compute_capability", None),
+        "driver": hardware.nvidia_driver(),
+        "cpu": hardware.describe_cpu(),
+        "versions": versions(),
+        "flags": {
+            name: value
+            for name, value in os.environ.items()
+            if name.startswith(("XLA_", "LIBTPU_"))
+        },
+    }
+
+
+def _operands(dtype: str) -> str:
+    """Return what the products of a model of this dtype take on this device."""
+    import jax
+
+    from transformer.nn import hardware
+
+    return hardware.of(jax.local_devices()[0]).operands(dtype)
+
+
+def _git_revision() -> str | None:
+    """Return the commit of this source tree, ``-dirty`` if changed, or None."""
+    here = Path(__file__).resolve()
+
+    def git(*arguments: str) -> str | None:
+        try:
+            run = subprocess.run(
+                ["git", "-C", str(here.parent), *arguments],
+                capture_output=True,
+                text=True,
+            )
+        except OSError:  # no git here
+            return None
+        return run.stdout.strip() if run.returncode == 0 else None
+
+    # Installed packages may lie inside a repository that does not hold them.
+    if git("ls-files", "--error-unmatch", here.name) is None:
+        return None
+    return git("describe", "--always", "--dirty", "--abbrev=40", "--exclude=*")
