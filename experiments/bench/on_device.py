@@ -62,7 +62,7 @@ FORMS = ("bfloat16", "float32")
 
 
 def bandwidth(size: int, rounds: int = 5) -> float:
-    """Measure bytes a second, read and written, of adding 1 to a large array.
+    """Measure bytes per second, read and written, of adding 1 to a large array.
 
     Args:
       size: the array has 4 size^2 numbers of 4 bytes.

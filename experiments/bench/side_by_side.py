@@ -123,7 +123,7 @@ def translating(workdir: Path, text: Path, exported: Path, beam: int) -> Group:
 
     Args:
       workdir: the run.
-      text: sentences, one a line.
+      text: sentences, one per line.
       exported: what ``export.py`` makes of both.
       beam: 1 for greedy search.
     """
@@ -316,7 +316,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--table", nargs="+", choices=names, help="groups of lines (default: all)")
     add("--peers_python", default=sys.executable, help="Python that has the peers")
     add("--workdir", type=Path, help="a finished run, for the lines about real text")
-    add("--input", type=Path, help="sentences to translate with it, one a line")
+    add("--input", type=Path, help="sentences to translate with it, one per line")
     add("--output", type=Path, help="file for every number as JSON")
     values = parser.parse_args(arguments)
     has_text = values.workdir is not None and values.input is not None

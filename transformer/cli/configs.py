@@ -30,7 +30,7 @@ def define_config(values: flags.FlagValues, arguments: list[str]) -> None:
 
 
 class _ConfigFile(config_flags.ConfigFileFlagParser):
-    """Loads a config file; what is wrong with it is said in one line."""
+    """Loads a config file; what is wrong with it is one line."""
 
     def __init__(self, arguments: list[str]) -> None:
         super().__init__("config")

@@ -233,7 +233,7 @@ def picture(maps: Maps) -> plots.Picture:
 
 
 def word_picture(maps: Maps, word: str) -> plots.Picture:
-    """Return what a word attends to, a panel a layer (the paper's Figures 3 to 5).
+    """Return what a word attends to, a panel per layer (the paper's Figures 3 to 5).
 
     Args:
       maps: of one kind.

@@ -80,9 +80,9 @@ def _against_base_note(study: Study) -> str:
     return (
         "Change from base, with its 95 % interval over seeds; PPL in percent, BLEU in "
         "points. p over seeds: Welch's t-test, of log perplexity or BLEU; p over "
-        "sentences: paired bootstrap of the mean over seeds, 1,000 draws. The verdict "
-        "is on what the paper's two printed figures say, worse, better, or the same "
-        "(they differ by no more than the last digit; a row without figures: worse if "
+        "sentences: paired bootstrap of the mean over seeds, 1,000 resamples. The "
+        "verdict is on what the paper's two printed figures say, worse, better, or the "
+        "same (they differ by no more than the last digit; a row without figures: worse if "
         "the text argues so, otherwise blank); "
         f"each test at {LEVEL:.0%}, no correction for the number of rows. The same: "
         f"90 % interval within {_margins()}; base, where it has the paper's data and "

@@ -109,7 +109,7 @@ class _Feed:
 def measure_loop(settings: Config, rounds: int) -> dict[str, Any]:
     """Train for a while on the configuration's own data; then without the loop.
 
-    The bare steps are those of the last round, of batches that lie on the device.
+    The bare steps are those of the last round, of batches that are on the device.
     """
     quiet = dataclasses.replace(
         settings.train,
@@ -167,13 +167,13 @@ def _bare_steps(
     abstract = parallel.placed(mesh, jax.eval_shape(draw))
     step = compile_step(settings, model, mesh, abstract)
     state = jax.jit(draw, out_shardings=parallel.shardings(mesh, abstract))()
-    placed = [[parallel.place_rows(mesh, part) for part in parts] for parts in steps]
+    placed = [[parallel.place_rows(mesh, one) for one in many] for many in steps]
 
     def work() -> Any:
         nonlocal state
-        for parts in placed:
-            state, metrics = step(state, *parts)
+        for several in placed:
+            state, metrics = step(state, *several)
         return metrics
 
-    times(1, work)  # finds each shape's program
+    times(1, work)  # finds each shape's compiled program
     return statistics.median(times(3, work)) / len(steps)
