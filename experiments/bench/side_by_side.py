@@ -4,7 +4,7 @@
         --workdir=runs/multi30k --input=runs/multi30k/corpus/test.source.txt
 
 The peers (the extra "peers": PyTorch, transformers, CTranslate2) may have a Python of
-their own. One that is not installed is said to be so, and left out. Without --workdir
+their own. One that is not installed is logged and left out. Without --workdir
 and --input, a finished run and sentences for it, the lines about real text are left
 out. --table names single groups of lines:
 
@@ -60,7 +60,7 @@ class Group:
 
     Attributes:
       title: what the work is.
-      dtypes: our forms, a line each.
+      dtypes: our forms, one per line.
       tasks: program and arguments of each worker by its name, "SYSTEM FORM".
     """
 
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def say(text: str) -> None:
-    """Tell how far things are, beside the table on standard output."""
+    """Log progress on standard error, beside the table on standard output."""
     print(text, file=sys.stderr, flush=True)
 
 

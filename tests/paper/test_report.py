@@ -449,7 +449,11 @@ def test_runs_of_no_table_are_refused(small):
 
 def test_damaged_files_are_named(small):
     for name, text, expected in (
-        ("metrics.jsonl", '{"step": 1\n', "metrics.jsonl: expected a JSON object a"),
+        (
+            "metrics.jsonl",
+            '{"step": 1\n',
+            "metrics.jsonl: expected one JSON object per",
+        ),
         ("record.json", "{}", "record.json: expected the key 'vocabulary_digest'"),
         ("results.json", "{", "results.json: expected JSON: "),
         ("config.json", "{}", "config.json: config: key decode is missing"),

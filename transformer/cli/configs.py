@@ -108,7 +108,7 @@ def _config_module(file: str) -> Iterator[Any]:
 
 
 def _config_error(file: str, error: Exception) -> str:
-    if type(error) is ValueError:  # raised by get_config for a variant, say
+    if type(error) is ValueError:  # raised by get_config, for example for a variant
         return f"--config: {file}: {error}"
     line = error.lineno if isinstance(error, SyntaxError) else None
     trace = error.__traceback__

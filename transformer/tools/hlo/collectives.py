@@ -26,7 +26,7 @@ def sent(program: str) -> int:
     """Count the bytes that a device sends in a compiled program, by rings of n devices.
 
     ``2 (n - 1) / n`` of the bytes to all-reduce an array, ``(n - 1) / n`` to
-    reduce-scatter it or to exchange slices of it, ``n - 1`` times its own to all-gather.
+    reduce-scatter it or to exchange slices of it, ``n - 1`` shards to all-gather it.
 
     Args:
       program: HLO text.
