@@ -101,7 +101,7 @@ def get_config(variant: str = "as_written") -> ConfigDict:
     config.decode.alpha = 0.6
     config.decode.length_penalty = "gnmt"
     config.decode.extra_tokens = 50
-    config.decode.tokens = 0  # slots; 0 follows the device: 4,096 on a CPU
+    config.decode.tokens = 0  # padded, 0 follows the device: 4,096 on a CPU
     config.decode.average = 5
 
     config.parallel = ConfigDict()

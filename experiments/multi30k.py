@@ -8,8 +8,8 @@ or .gz) into a folder and name it.
 README): 41.02 BLEU, lower-cased and tokenised, on text that is already segmented into
 10,000 joint BPE merges, joins marked "@@ "; here it reached 41.72, one seed. The
 default is cased raw text: 38.7 BLEU (sacreBLEU 13a, cased; mean of three seeds), 25
-minutes a seed on 2 CPU cores. Both were measured with batch.length_multiple=1, and the
-default with batch.shapes=8: see docs/results.md.
+minutes per seed on 2 CPU cores. Both were measured with batch.length_multiple=1, and
+the default with batch.shapes=8: see docs/results.md.
 
     transformer train --config=experiments/multi30k.py --config.data.dir=multi30k/raw \\
         --workdir=runs/multi30k
@@ -33,7 +33,7 @@ def get_config(variant: str = "raw") -> ConfigDict:
     config.data.max_length = 100
     config.batch.tokens = 8192
     config.batch.shapes = 16
-    config.batch.length_multiple = 2  # of 8 would leave a fifth of the slots empty
+    config.batch.length_multiple = 2  # of 8 would make a fifth of the tokens PAD
     config.model.layers = 4
     config.model.d_model = 128
     config.model.d_ff = 256

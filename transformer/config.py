@@ -59,7 +59,7 @@ class Data:
     test: str
     train_pairs: NotNegative[int]  # use this many training pairs, 0 = all there are
     digits: Digits  # numbers: of at most this many digits
-    max_length: Positive[int]  # tokens a side, EOS included; longer pairs are left out
+    max_length: Positive[int]  # tokens per side with EOS; longer pairs are left out
     prepared: str  # folder of the encoded corpus, "" = inside the workdir
     measure: str  # a name of metrics.MEASURES: "bleu"
 
@@ -77,9 +77,11 @@ class Tokenizer:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """How pairs are put together."""
+    """How pairs are batched."""
 
-    tokens: Positive[int]  # slots a side a step: rows * max(S, T) <= tokens / lengths
+    tokens: Positive[
+        int
+    ]  # padded, per side and step; R * max(S, T) <= tokens / lengths
     shapes: Positive[int]  # how many different (rows, S, T) may be compiled
     multiple: Positive[int]  # rows are a multiple of this
     length_multiple: Positive[int]  # S and T are multiples of this
@@ -145,8 +147,8 @@ class Optimizer:
     b2: Rate
     epsilon: Positive[float]
     clip_norm: NotNegative[float]  # global gradient norm, 0 = no clipping
-    accumulation: Positive[int]  # parts a batch is computed in
-    nonfinite_limit: Positive[int]  # non-finite steps in a row before the run stops
+    accumulation: Positive[int]  # microbatches that a batch is computed in
+    nonfinite_limit: Positive[int]  # consecutive non-finite steps before the run stops
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,7 +171,7 @@ class Decode:
     alpha: NotNegative[float]
     length_penalty: LengthPenalty
     extra_tokens: NotNegative[int]  # an output has at most input length + this many
-    tokens: NotNegative[int]  # source slots in a decoding batch, 0 = by the device
+    tokens: NotNegative[int]  # padded source tokens per batch, 0 = by the device
     average: Positive[int]  # checkpoints averaged for the final evaluation
 
 
@@ -177,11 +179,11 @@ class Decode:
 class Parallel:
     """Over which devices a run is spread; its numbers do not depend on it."""
 
-    data: Parts  # copies of the model, each with its rows of a batch; -1 = what is left
-    fsdp: Positive[int]  # parts of parameters and moments, each with its rows
-    tensor: Positive[int]  # parts of the heads, of d_ff and of the vocabulary
+    data: Parts  # replicas, each with its rows of a batch; -1 = what is left
+    fsdp: Positive[int]  # shards of parameters and moments, each with its rows
+    tensor: Positive[int]  # shards of the heads, of d_ff and of the vocabulary
     how: Literal["jit", "pmap"]
-    remat: Literal["none", "layers", "dots"]  # what the backward pass computes again
+    remat: Literal["none", "layers", "dots"]  # what the backward pass recomputes
     layers: Literal["auto", "unrolled", "scanned"]  # scanned: one is compiled, not N
 
 
@@ -305,10 +307,10 @@ def _check_model(config: Config) -> None:
 
 
 def _check_batch(config: Config) -> None:
-    batch, data, parts = config.batch, config.data, config.optimizer.accumulation
-    if batch.multiple % parts:
+    batch, data = config.batch, config.data
+    if batch.multiple % (microbatches := config.optimizer.accumulation):
         expected = f"a divisor of batch.multiple = {batch.multiple}"
-        refuse("optimizer.accumulation", expected, parts)
+        refuse("optimizer.accumulation", expected, microbatches)
     longest = round_up(data.max_length, batch.length_multiple)
     least = batch.lengths * batch.multiple * longest
     if batch.tokens < least:

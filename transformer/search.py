@@ -38,7 +38,7 @@ class Search:
         "gnmt: ((5 + length) / 6)^alpha, power: length^alpha (default: the config's)",
     ]
     n_best: Annotated[Positive[int], "translations of each sentence, best first"] = 1
-    sample: Annotated[bool, "draw translations at random instead of searching"] = False
+    sample: Annotated[bool, "sample translations instead of searching"] = False
     temperature: Annotated[Positive[float], "of --sample; below 1 is more careful"] = (
         1.0
     )

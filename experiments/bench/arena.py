@@ -112,7 +112,7 @@ def take_turns(
     Args:
       workers: not started yet; each sleeps until it is its turn.
       rounds: turns of each that count.
-      say: is told of progress and trouble.
+      say: called with a line of progress or trouble.
       turn: seconds that a turn lasts at least.
       rest: seconds between two turns.
     """

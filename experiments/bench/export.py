@@ -39,7 +39,9 @@ def main() -> None:
     """Export the run that the arguments name."""
     parser = argparse.ArgumentParser(description="Export a run for other systems.")
     parser.add_argument("--workdir", type=Path, required=True)
-    parser.add_argument("--input", type=Path, required=True, help="a sentence a line")
+    parser.add_argument(
+        "--input", type=Path, required=True, help="one sentence per line"
+    )
     parser.add_argument("--output", type=Path, required=True, help="folder to make")
     values = parser.parse_args()
     parallel.start("cpu")

@@ -1,4 +1,4 @@
-"""What is looked at on a device from inside, for ``on_accelerator.py``.
+"""What is measured in one process on a device, for ``on_accelerator.py``.
 
     python experiments/bench/on_device.py attention --output=attention.json
 
@@ -42,11 +42,11 @@ _HALF = 2.0**-9  # the most by which rounding to bfloat16 changes a number of si
 
 
 def peaks(size: int, count: int) -> dict[str, Any]:
-    """Measure what this device reaches, beside what its datasheet says.
+    """Measure what this device reaches, beside its datasheet.
 
     Args:
       size: of square matrices.
-      count: products in a row.
+      count: consecutive products.
     """
     sheet = datasheets.find(jax.devices()[0].device_kind)
     rates = {dtype: matrix_peak(dtype, size, count) for dtype in FORMS}
@@ -63,7 +63,7 @@ FORMS = ("bfloat16", "float32")
 
 
 def bandwidth(size: int, rounds: int = 5) -> float:
-    """Measure bytes a second, read and written, of adding 1 to a large array.
+    """Measure bytes per second, read and written, of adding 1 to a large array.
 
     Args:
       size: the array has 4 size^2 numbers of 4 bytes.
@@ -157,7 +157,7 @@ def _case(
 
 
 def _ids(rows: int, length: int, lacking: str) -> jax.Array | None:
-    """Return ids (rows, length) that are 0 where a sentence has ended."""
+    """Return ids (rows, length) that are PAD, 0, beyond the end of a sentence."""
     if lacking == "nothing":
         return None
     ends = length - np.arange(rows) * length // (2 * rows)
@@ -194,7 +194,7 @@ def _differences(
 
 
 def compare_dropout() -> bool:
-    """Say whether this device draws the CPU's masks."""
+    """Return whether this device draws the CPU's masks."""
     here, there = map(_mask, (jax.devices()[0], jax.devices("cpu")[0]))
     return bool(np.array_equal(here, there))
 
@@ -264,7 +264,7 @@ def main(arguments: Sequence[str]) -> int:
     add("work", choices=("peaks", "attention", "dropout", "compare"))
     add("--output", type=Path, required=True, help="file for the result as JSON")
     add("--size", type=int, default=8192, help="of the matrices of peaks")
-    add("--count", type=int, default=16, help="products in a row, of peaks")
+    add("--count", type=int, default=16, help="consecutive products, of peaks")
     add("--runs", type=Path, nargs=2, help="workdirs to compare")
     values = parser.parse_args(arguments)
     print(parallel.start("any"), file=sys.stderr)

@@ -55,7 +55,7 @@ def _work(call: Callable[[], Any], device: str) -> worker.Work:
 
 
 def translate(workdir: Path, input: Path, dtype: str, beam: int) -> worker.Work:
-    """Translate a file of sentences, one a line, by a trained run."""
+    """Translate a file of sentences, one per line, by a trained run."""
     parallel.start("cpu")
     translator = export.open_run(workdir, dtype)
     lines = export.read_sentences(input)

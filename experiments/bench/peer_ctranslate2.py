@@ -68,7 +68,7 @@ def _scores(translator: ctranslate2.Translator, task: weights.Task) -> list[floa
     """Return the log-probability of each target of a task."""
     results = translator.score_batch(
         _tokens(task.sources),
-        _tokens([ids[:-1] for ids in task.targets]),  # the end mark is added there
+        _tokens([ids[:-1] for ids in task.targets]),  # EOS is added there
         max_batch_size=len(task.groups[0]),
     )
     return [sum(result.log_probs) for result in results]

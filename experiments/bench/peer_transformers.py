@@ -93,7 +93,7 @@ def _generate(
     least: int,
     most: int,
 ) -> Tensor:
-    """Return ids (B, T) without the begin mark."""
+    """Return ids (B, T) without BOS."""
     ids = torch.from_numpy(source).long().to(model.device)
     return model.generate(
         input_ids=ids,
@@ -101,7 +101,7 @@ def _generate(
         num_beams=beam,
         do_sample=False,
         length_penalty=alpha,
-        early_stopping=True,  # once as many have ended as the beam is wide, as ours
+        early_stopping=True,  # once as many have finished as the beam is wide, as ours
         min_new_tokens=least,
         max_new_tokens=most,
     )[:, 1:]

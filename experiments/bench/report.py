@@ -81,7 +81,7 @@ def start_row(title: str, facts: Mapping[str, float]) -> list[str]:
 
 
 def score_notes(task: Task, workers: Mapping[str, Worker]) -> list[str]:
-    """Say how far each peer's log-probabilities are from ours, both in float32.
+    """Return how far each peer's log-probabilities are from ours, both in float32.
 
     Args:
       task: what they were given, with our scores.
@@ -95,7 +95,7 @@ def score_notes(task: Task, workers: Mapping[str, Worker]) -> list[str]:
             notes.append(
                 f"{name.split()[0]} has the same parameters and batches: the "
                 f"log-probabilities that it gives {len(task.targets):,} of our "
-                f"translations in float32 differ from ours by at most {most:.1e} a "
+                f"translations in float32 differ from ours by at most {most:.1e} per "
                 "token."
             )
     return notes
@@ -111,7 +111,7 @@ _TURNS = {
 
 
 def caption(rounds: int, workers: Sequence[Worker], device: str = "cpu") -> str:
-    """Say how a table was measured, with what and on what."""
+    """Return how a table was measured, with what and on what."""
     versions = {"Python": platform.python_version()}
     for worker in workers:
         versions |= worker.info.get("versions", {})

@@ -4,7 +4,7 @@
         --workdir=runs/multi30k --input=runs/multi30k/corpus/test.source.txt
 
 The peers (the extra "peers": PyTorch, transformers, CTranslate2) may have a Python of
-their own. One that is not installed is said to be so, and left out. Without --workdir
+their own. One that is not installed is logged and left out. Without --workdir
 and --input, a finished run and sentences for it, the lines about real text are left
 out. --table names single groups of lines:
 
@@ -60,7 +60,7 @@ class Group:
 
     Attributes:
       title: what the work is.
-      dtypes: our forms, a line each.
+      dtypes: our forms, one per line.
       tasks: program and arguments of each worker by its name, "SYSTEM FORM".
     """
 
@@ -123,7 +123,7 @@ def translating(workdir: Path, text: Path, exported: Path, beam: int) -> Group:
 
     Args:
       workdir: the run.
-      text: sentences, one a line.
+      text: sentences, one per line.
       exported: what ``export.py`` makes of both.
       beam: 1 for greedy search.
     """
@@ -202,7 +202,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def say(text: str) -> None:
-    """Tell how far things are, beside the table on standard output."""
+    """Log progress on standard error, beside the table on standard output."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -316,7 +316,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--table", nargs="+", choices=names, help="groups of lines (default: all)")
     add("--peers_python", default=sys.executable, help="Python that has the peers")
     add("--workdir", type=Path, help="a finished run, for the lines about real text")
-    add("--input", type=Path, help="sentences to translate with it, one a line")
+    add("--input", type=Path, help="sentences to translate with it, one per line")
     add("--output", type=Path, help="file for every number as JSON")
     values = parser.parse_args(arguments)
     has_text = values.workdir is not None and values.input is not None

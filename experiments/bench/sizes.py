@@ -66,7 +66,7 @@ def sentences(
 def training_batch(
     vocabulary: int, rows: int = ROWS, length: int = LENGTH
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return source and target ids, each (rows, length), at most 15 % padding a row."""
+    """Return source and target ids, each (rows, length), at most 15 % PAD per row."""
     source, target = (
         sentences(vocabulary, rows, length, 0.85, seed) for seed in range(2)
     )

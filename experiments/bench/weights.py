@@ -36,11 +36,11 @@ class Task:
     """Sentences to translate, as ids, and how.
 
     Attributes:
-      sources: N sentences, each ended by EOS.
-      groups: which of them go together in a batch; every one is in one group.
+      sources: N sentences, each with EOS.
+      groups: which of them are one batch; every one is in one group.
       limit: most tokens of a translation.
       alpha: scores are log-probabilities divided by length^alpha.
-      targets: a translation of each, ended by EOS, to be scored.
+      targets: a translation of each, with EOS, to be scored.
       scores: the log-probability of each target, nats, in float32.
     """
 

@@ -232,7 +232,7 @@ def test_order_is_pinned(tmp_path: pathlib.Path) -> None:
 
 
 def test_buckets_and_order_are_pinned(tmp_path: pathlib.Path) -> None:
-    """Runs from before lengths had a multiple go on with the batches they had."""
+    """Runs from before lengths had a multiple resume with the batches they had."""
     lengths = [(2 + i * i % 37, 2 + (i * i + i) % 31) for i in range(3000)]
     made = batches.Batches(store(tmp_path, lengths), Batch(1024, 5, 8), 3)
     chosen = [(14, 14), (14, 30), (36, 14), (30, 32), (38, 32)]

@@ -254,8 +254,8 @@ def test_differences_of_scores_are_those_of_float32_a_token():
         measured("CTranslate2 float32", scores=[-1.0, -7.9]),
     )
     first, second = report.score_notes(task, workers)
-    assert first.startswith("transformers ") and "at most 3.0e-01 a token" in first
-    assert second.startswith("CTranslate2 ") and "at most 2.5e-02 a token" in second
+    assert first.startswith("transformers ") and "at most 3.0e-01 per token" in first
+    assert second.startswith("CTranslate2 ") and "at most 2.5e-02 per token" in second
 
 
 # ---- the command ---------------------------------------------------------------------

@@ -234,9 +234,9 @@ REFERENCES = [
 
 @pytest.mark.parametrize("variant", ["13a", "paper", "tokens_lowercase"])
 def test_a_draw_has_the_bleu_of_the_lines_drawn(variant):
-    drawn = bleu.Resampler(REFERENCES, variant, "de", draws=20)
+    drawn = bleu.Resampler(REFERENCES, variant, "de", resamples=20)
     scores = drawn.scores(LINES)
-    for times, score in zip(drawn._draws.astype(int), scores, strict=True):
+    for times, score in zip(drawn._times.astype(int), scores, strict=True):
         assert times.sum() == 4
         lines, references = (
             [line for line, n in zip(text, times, strict=True) for _ in range(n)]
@@ -247,7 +247,7 @@ def test_a_draw_has_the_bleu_of_the_lines_drawn(variant):
     assert len(set(scores)) > 3
 
 
-def test_draws_are_paired():
+def test_resamples_are_paired():
     # The same lines drawn for both: a system against itself never differs.
     first, second = (bleu.Resampler(REFERENCES, "13a", "de", 50) for _ in range(2))
     assert (first.scores(LINES) == second.scores(LINES)).all()
@@ -258,7 +258,7 @@ def test_draws_are_paired():
 
 
 @needs_data
-def test_draws_deviate_as_sacrebleu_s():
+def test_resamples_deviate_as_sacrebleu_s():
     references = read("ref.de.gz")[:500]
     lines = [read(f"hyp.{system}.de.gz")[:500] for system in PUBLISHED]
     drawn = bleu.Resampler(references, "13a", "de")
@@ -268,7 +268,7 @@ def test_draws_deviate_as_sacrebleu_s():
     _, results = test()
     for ours, theirs in zip(scores, results["BLEU"], strict=True):
         assert isinstance(theirs, Result)
-        # Half of a 95 % interval over 1,000 draws: known to about 4 %.
+        # Half of a 95 % interval over 1,000 resamples: known to about 4 %.
         half = (np.quantile(ours, 0.975) - np.quantile(ours, 0.025)) / 2
         assert half == pytest.approx(theirs.ci, rel=0.15)
         assert ours.mean() == pytest.approx(theirs.mean, abs=0.1)

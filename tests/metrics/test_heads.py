@@ -62,7 +62,7 @@ def test_an_alignment_sums_source_pieces_and_averages_target_pieces():
 
 def test_the_end_mark_is_aligned_to_nothing():
     weights = np.array([[0.1, 0.2, 0.7], [0.0, 0.0, 1.0], [0.9, 0.1, 0.0]])
-    # Two source pieces and two target pieces; the rest are end marks.
+    # Two source pieces and two target pieces; the rest are EOS.
     assert align(weights, [0, 1], [0, 1])[0] == (1, 0)
     assert align(weights, [], [0]) == align(weights, [0], []) == []
 

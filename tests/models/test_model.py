@@ -95,7 +95,7 @@ def test_the_parameter_table_adds_up():
     settings = base(**{"model.vocab_size": 40_960})
     _, *lines, total = parameter_table(settings).splitlines()
     cells = [line.split() for line in lines]
-    assert all(cell[3:5] == ["float32", "whole"] for cell in cells)
+    assert all(cell[3:5] == ["float32", "replicated"] for cell in cells)
     sizes = {name: int(size.replace(",", "")) for name, _, size, *_ in cells}
     for name, shape, *_ in cells:
         assert math.prod(map(int, shape.split("x"))) == sizes[name]

@@ -199,9 +199,9 @@ def test_the_other_verdicts(tmp_path):
     against, claims = found["rows against base"], found["claims"]
     assert line(against, "B_dk16")["PPL verdict"] == "worse: contradicted"
     few = line(against, "B_dk32")["PPL verdict"]
-    assert re.fullmatch(r"worse: not enough seeds \(about \d+ more a row\)", few)
+    assert re.fullmatch(r"worse: not enough seeds \(about \d+ more per row\)", few)
     single = line(against, "C_ff4096")
-    assert single["PPL verdict"] == "better: not enough seeds (at least 1 more a row)"
+    assert single["PPL verdict"] == "better: not enough seeds (at least 1 more per row)"
     assert single["PPL ours"] == "-6.0 %" and single["PPL p"] == ""
     learned = line(against, "E_learned")
     assert learned["PPL verdict"] == "the same: confirmed"
@@ -214,7 +214,7 @@ def test_the_other_verdicts(tmp_path):
     )
     bigger = line(claims, "bigger models are better", "§ 6.2 (C)", "PPL")
     assert bigger["verdict"] == (
-        "not enough seeds (at least 1 more a row); 1 of 8 comparisons measured"
+        "not enough seeds (at least 1 more per row); 1 of 8 comparisons measured"
     )
 
 
@@ -313,7 +313,7 @@ def test_table_2_is_measured_by_averages(tmp_path):
     assert ours["verdict"] == "confirmed"  # far above 27.3
     assert line(german, "Transformer (big)")["BLEU ours"] == ""
     alone = line(french, "Transformer (big)")
-    assert alone["verdict"] == "not enough seeds (at least 1 more a row)"
+    assert alone["verdict"] == "not enough seeds (at least 1 more per row)"
 
 
 def test_sizes_and_operations_come_from_the_prepared_corpus(tmp_path):
@@ -449,7 +449,11 @@ def test_runs_of_no_table_are_refused(small):
 
 def test_damaged_files_are_named(small):
     for name, text, expected in (
-        ("metrics.jsonl", '{"step": 1\n', "metrics.jsonl: expected one JSON object"),
+        (
+            "metrics.jsonl",
+            '{"step": 1\n',
+            "metrics.jsonl: expected one JSON object per",
+        ),
         ("record.json", "{}", "record.json: expected the key 'vocabulary_digest'"),
         ("results.json", "{", "results.json: expected JSON: "),
         ("config.json", "{}", "config.json: config: key decode is missing"),
@@ -486,7 +490,7 @@ def test_a_folder_without_runs_says_what_it_holds(tmp_path, small):
         path.unlink()
     text = refusal(small)
     assert "found 6 without results: base/seed_0 (trained, not evaluated at" in text
-    assert "and 1 more; go on with transformer ablate or train" in text
+    assert "and 1 more; resume with transformer ablate or train" in text
 
 
 # ---- the command ---------------------------------------------------------------------

@@ -123,7 +123,7 @@ def test_the_tables_of_three_rows(monkeypatch):
 
     for row, settings in rows.items():
         step = static.step_operations(settings)
-        assert float(column(cost, "a step")[row]) == pytest.approx(step, rel=5e-3)
+        assert float(column(cost, "per step")[row]) == pytest.approx(step, rel=5e-3)
         run = float(column(cost, "the run")[row])
         assert run == pytest.approx(step * settings.train.steps, rel=5e-3)
     estimates = {"base": "3.3e18", "A_h1": "", "big": "2.3e19"}

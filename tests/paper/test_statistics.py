@@ -70,11 +70,11 @@ def test_welch_at_its_edges():
     assert welch([1.0, 1.0], [1.0, 1.0]).interval(0.95) == (0.0, 0.0)
 
 
-def test_sentences_count_the_draws_that_are_as_far():
-    # Around their mean, 2, the draws are -2 -1 0 1 2: two of five as far as 1.5.
-    draws = OverSentences(1.5, np.array([0.0, 1.0, 2.0, 3.0, 4.0]))
-    assert draws.p == pytest.approx((2 + 1) / (5 + 1))
-    assert draws.interval(0.5) == (1.0, 3.0)
+def test_sentences_count_the_resamples_that_are_as_far():
+    # Around their mean, 2, the resamples are -2 -1 0 1 2: two of five as far as 1.5.
+    over = OverSentences(1.5, np.array([0.0, 1.0, 2.0, 3.0, 4.0]))
+    assert over.p == pytest.approx((2 + 1) / (5 + 1))
+    assert over.interval(0.5) == (1.0, 3.0)
 
 
 # ---- verdicts ------------------------------------------------------------------------
@@ -150,10 +150,10 @@ def test_a_claim_of_many_comparisons_is_not_refuted_by_chance():
 
 def test_bleu_needs_seeds_and_sentences():
     first, second = [1.0, 1.1, 0.9], [0.0, 0.1, -0.1]
-    draws = np.array([1.0] * 999)
+    resamples = np.array([1.0] * 999)
     wide = OverSentences(1.0, np.linspace(-9, 11, 999))
     assert judge(first, second, "worse", 0.0).word == "confirmed"
-    near = OverSentences(1.0, draws)
+    near = OverSentences(1.0, resamples)
     assert judge(first, second, "worse", 0.0, near).word == "confirmed"
     assert judge(first, second, "worse", 0.0, wide).word == "not enough sentences"
     assert judge(second, first, "worse", 0.0).word == "contradicted"
@@ -166,9 +166,9 @@ def test_what_a_verdict_asks_for():
     deviation = math.sqrt((0.045 + 7 / 300) / 2)
     needed = seeds_needed(1.15 - 3.2 / 3, deviation, "worse", 0.0)
     assert needed is not None and few == Verdict("not enough seeds", needed - 2)
-    assert str(few) == f"not enough seeds (about {needed - 2} more a row)"
+    assert str(few) == f"not enough seeds (about {needed - 2} more per row)"
     single = judge([1.0], [0.9, 1.1], "worse", 0.0)
-    assert str(single) == "not enough seeds (at least 1 more a row)"
+    assert str(single) == "not enough seeds (at least 1 more per row)"
     equal = judge([1.0, 1.2], [1.2, 1.0], "worse", 0.0)
     assert str(equal) == "not enough seeds (over 1,000 would be needed)"
 

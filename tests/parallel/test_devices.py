@@ -145,7 +145,7 @@ def test_the_parameter_table_says_what_a_device_holds():
     (row,) = [x for x in text.splitlines() if x.startswith("source_embedding")]
     assert row.split()[-2:] == ["tensor,fsdp", f"{40_960 * 512 * 4 // 8:,}"]
     (row,) = [x for x in text.splitlines() if "decoder_0.residual_1.norm.sc" in x]
-    assert row.split()[-2:] == ["whole", "2,048"]
+    assert row.split()[-2:] == ["replicated", "2,048"]
     tree = models.abstract(models.make(settings, 40_960, 40_960))
     held = sum(int(line.split()[-1].replace(",", "")) for line in table_rows(text))
     total = text.splitlines()[-1].split()

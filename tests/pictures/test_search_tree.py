@@ -37,7 +37,7 @@ def test_the_results_are_those_of_the_search(translator, search, sources):
     for source in sources:
         (expected,) = translator.hypotheses([source], **search)
         tree = trace(translator, source, **search)
-        found = [tree.nodes[number] for number in tree.found[: len(expected)]]
+        found = [tree.nodes[number] for number in tree.results[: len(expected)]]
         ids = [[i for i in node.ids if i != EOS] for node in found]
         assert ids == [one.ids for one in expected]
         for name in ("score", "log_probability"):
@@ -49,43 +49,43 @@ def test_a_node_adds_one_piece_to_the_node_it_continues(tree):
     assert tree.nodes[0].parent == -1 and tree.nodes[0].ids == ()
     for number, node in enumerate(tree.nodes[1:], start=1):
         before = tree.nodes[node.parent]
-        assert node.parent < number and before.fate == "goes on"
+        assert node.parent < number and before.fate == "continued"
         assert node.ids[:-1] == before.ids
         assert node.log_probability < before.log_probability
-        assert (node.ids[-1] == EOS) == (node.fate == "ended")
+        assert (node.ids[-1] == EOS) == (node.fate == "finished")
 
 
 def test_every_step_keeps_as_many_as_the_beam_is_wide(tree):
     length = max(len(node.ids) for node in tree.nodes)
     for step in range(1, length + 1):
-        alive = [n for n in tree.nodes if len(n.ids) == step and n.fate != "ended"]
-        assert len(alive) == tree.beam
+        live = [n for n in tree.nodes if len(n.ids) == step and n.fate != "finished"]
+        assert len(live) == tree.beam
 
 
-def test_what_left_the_beam_has_no_continuation(tree):
+def test_what_is_pruned_has_no_continuation(tree):
     parents = {node.parent for node in tree.nodes}
-    left = [i for i, node in enumerate(tree.nodes) if node.fate == "left"]
-    assert left and not parents & set(left)
-    for number in left:  # the search went on without it
+    pruned = [i for i, node in enumerate(tree.nodes) if node.fate == "pruned"]
+    assert pruned and not parents & set(pruned)
+    for number in pruned:  # the search continued without it
         after = len(tree.nodes[number].ids) + 1
         assert sum(len(node.ids) == after for node in tree.nodes) >= tree.beam
     last = max(len(node.ids) for node in tree.nodes)
     for number, node in enumerate(tree.nodes):
-        goes_on = number in parents
-        assert (node.fate == "goes on") == goes_on
+        continued = number in parents
+        assert (node.fate == "continued") == continued
         if node.fate == "unfinished":
             assert len(node.ids) == last
 
 
 def test_the_tables_and_the_picture_show_the_tree(translator, tree):
-    found, left = search_tree.tables(translator, tree)
-    assert len(found.rows) == len(tree.found) == tree.beam
-    assert float(found.rows[0][-1]) == round(tree.nodes[tree.found[0]].score, 4)
-    assert len(left.rows) == sum(node.fate == "left" for node in tree.nodes)
-    steps = [int(row[0]) for row in left.rows]
+    results, pruned = search_tree.tables(translator, tree)
+    assert len(results.rows) == len(tree.results) == tree.beam
+    assert float(results.rows[0][-1]) == round(tree.nodes[tree.results[0]].score, 4)
+    assert len(pruned.rows) == sum(node.fate == "pruned" for node in tree.nodes)
+    steps = [int(row[0]) for row in pruned.rows]
     assert steps == sorted(steps) and steps[0] >= 2
     svg = search_tree.picture(translator, tree).svg()
-    assert svg.count(", left<") == len(left.rows)
+    assert svg.count(", pruned<") == len(pruned.rows)
     assert all(f": no. {place}<" in svg for place in range(1, tree.beam + 1))
 
 

@@ -46,11 +46,13 @@ def test_training_is_counted_and_written_down(tiny, tmp_path):
         tiny, [], "train", tokens=64, length=8, rounds=2, output=path, log=logged.append
     )
     assert rows["batch"] == "8 x 8"
-    assert rows["operations a step, traced"] == rows["operations a step, by formula"]
+    assert (
+        rows["operations per step, traced"] == rows["operations per step, by formula"]
+    )
     real = (ragged_sentences(8, 8, 50) != PAD).sum()
     seconds = rows["step, s (median)"]
     assert rows["real target tokens/s"] == pytest.approx(real / seconds)
-    assert rows["target slots/s"] == pytest.approx(64 / seconds)
+    assert rows["padded target tokens/s"] == pytest.approx(64 / seconds)
     assert rows["step, s (least)"] <= seconds <= rows["step, s (most)"]
     written = json.loads(path.read_text())
     assert written.pop("machine")["versions"]["jax"] == jax.__version__

@@ -53,7 +53,7 @@ def silent(line: str) -> None:
 
 
 def test_a_step_takes_the_longer_of_its_products_and_its_memory():
-    # A v5e multiplies 197e12 a second and moves 819e9 bytes.
+    # A v5e multiplies 197e12 per second and moves 819e9 bytes.
     assert tpu.bound(V5E, 9.47e12, 160e9) == (160e9 / 819e9, "memory")
     assert tpu.bound(V5E, 9.47e12, 30e9) == (9.47e12 / 197e12, "operations")
 
@@ -77,13 +77,13 @@ def test_the_bound_of_a_run_is_the_mean_over_its_shapes(monkeypatch):
     rows = plan(c, "v5e-1", "train", every=True, log=silent)
     assert rows["a step takes at least, s (a bound, not measured)"] == 0.75 + 0.25 * 3
     assert rows["7,200 steps take at least, h (a bound, not measured)"] == 2 * 1.5
-    assert rows["compilation of 2 train steps in a row here, s"] == 2 * 50
+    assert rows["compilation of 2 train steps one by one here, s"] == 2 * 50
     assert [p["memory"] for p in rows["programs"]] == [1 + 2 + 3 + 4] * 2
-    # Both sides have 768 slots a batch: the largest is the one of the most rows.
+    # Both sides have 768 padded tokens: the largest batch has the most rows.
     rows = plan(c, "v5e-1", "train", log=silent)
     assert rows["largest batch, rows x source x target"][:10] == "96 x 8 x 8"
     assert rows["a step takes at least, s (a bound, not measured)"] == 1
-    assert rows["compilation of 2 train steps in a row here, s"] == 2 * 50
+    assert rows["compilation of 2 train steps one by one here, s"] == 2 * 50
 
 
 def test_the_work_is_that_of_the_data_where_they_are_known(tmp_path):
@@ -185,7 +185,11 @@ def test_the_command_says_what_does_not_fit(capsys, tmp_path, monkeypatch):
     rows = json.loads(file.read_bytes())
     assert rows["fits"].startswith("yes: ") and rows["fits"] in out
     (program,) = rows["programs"]
-    assert program["shape"] == [2048, 32, 32]  # 65,536 slots: the model is small
+    assert program["shape"] == [
+        2048,
+        32,
+        32,
+    ]  # 65,536 padded tokens: the model is small
     assert f"| evaluate | 2048 x 32 x 32 | {program['compile_seconds']:.3g}" in out
     rows = {}
     assert cli.main(["plan", *arguments, "--config.decode.tokens=200000000"]) == 0

@@ -30,7 +30,7 @@ def define_config(values: flags.FlagValues, arguments: list[str]) -> None:
 
 
 class _ConfigFile(config_flags.ConfigFileFlagParser):
-    """Loads a config file; what is wrong with it is said in one line."""
+    """Loads a config file; what is wrong with it is one line."""
 
     def __init__(self, arguments: list[str]) -> None:
         super().__init__("config")
@@ -108,7 +108,7 @@ def _config_module(file: str) -> Iterator[Any]:
 
 
 def _config_error(file: str, error: Exception) -> str:
-    if type(error) is ValueError:  # raised by get_config for a variant, say
+    if type(error) is ValueError:  # raised by get_config, for example for a variant
         return f"--config: {file}: {error}"
     line = error.lineno if isinstance(error, SyntaxError) else None
     trace = error.__traceback__

@@ -103,7 +103,7 @@ def given(values: flags.FlagValues, names: Iterable[str]) -> dict[str, Any]:
 
 FLAGS = {
     "coordinator": text_flag(
-        "HOST:PORT of the first of several processes, or auto to be told by Slurm, "
+        "HOST:PORT of the first of several processes, or auto to ask Slurm, "
         "Open MPI, Kubernetes or a TPU pod (default: one process alone)"
     ),
     "num_processes": count_flag("processes of the run, with --coordinator=HOST:PORT"),
@@ -122,10 +122,10 @@ FLAGS = {
         "any",
     ),
     "input": text_flag(
-        "file to translate, a sentence a line (default: standard input)"
+        "file to translate, one sentence per line (default: standard input)"
     ),
     "output": text_flag("file to write (default: standard output)"),
-    "source": text_flag("file of source sentences, one a line"),
+    "source": text_flag("file of source sentences, one per line"),
     "target": text_flag("file of their translations"),
     **flags_of(Search),
     "what": choice_flag(
@@ -145,7 +145,7 @@ FLAGS = {
         "is compiled, for more the formula serves (default: 8)",
         least=0,
     ),
-    "tokens": count_flag("slots a side of a batch (default: the config's)"),
+    "tokens": count_flag("padded tokens per side of a batch (default: the config's)"),
     "length": count_flag("tokens of the longest sentence", 32, least=2),
     "rounds": count_flag("measurements, of which the median is printed", 5),
     "profile": text_flag("folder for a trace, for TensorBoard or Perfetto"),
@@ -160,7 +160,7 @@ FLAGS = {
     ),
     "seeds": count_flag("runs of each row, with config.seed = 0, 1, ...", 1),
     "jobs": count_flag(
-        "runs at a time, which share the accelerators or the cores (default: one an "
+        "runs at a time, which share the accelerators or the cores (default: one per "
         "accelerator, one on a CPU, all of them with slurm)"
     ),
     "launcher": choice_flag("where the runs are started", ["local", "slurm"], "local"),

@@ -13,7 +13,7 @@ from transformer.cli.flags import HOSTS, given
 
 
 def start_devices(device: str) -> None:
-    """Choose the devices and say on standard error which there are."""
+    """Choose the devices and log on standard error which there are."""
     from transformer.parallel import start
 
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -166,20 +166,20 @@ class Batches:
         # The raw bits of Philox never change between versions and machines, what
         # numpy's permutation makes of them may.
         bits = np.random.Philox(np.random.SeedSequence([self._seed, epoch]))
-        parts: list[np.ndarray] = []
+        chosen: list[np.ndarray] = []
         carried: list[list[np.ndarray]] = [[] for _ in self._shapes]
         for k, members in enumerate(self._members):
             rows = np.concatenate([*carried[k], _shuffled(members, bits)])
             carried[k].clear()
             end = self._numbers[k] * self._shapes[k][0]
-            parts.append(rows[:end])
+            chosen.append(rows[:end])
             if end < len(rows):
                 carried[self._next[k]].append(rows[end:])
-        shapes = np.repeat(np.arange(len(parts)), self._numbers)
+        shapes = np.repeat(np.arange(len(chosen)), self._numbers)
         heights = np.array([shape[0] for shape in self._shapes])[shapes]
         starts = np.cumsum(heights) - heights
         order = _shuffled(np.arange(self.per_epoch), bits)
-        return np.concatenate(parts), starts[order], shapes[order]
+        return np.concatenate(chosen), starts[order], shapes[order]
 
 
 def _shuffled(values: np.ndarray, bits: np.random.Philox) -> np.ndarray:

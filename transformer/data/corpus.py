@@ -70,9 +70,9 @@ class Sides(Protocol):
 
 
 class Sequences:
-    """The sequences of one language, each ended by EOS, on disk.
+    """The sequences of one language, each with EOS at its end, on disk.
 
-    The offsets are memory-mapped. The ids are read where they lie: were they mapped,
+    The offsets are memory-mapped. The ids are read where they are: were they mapped,
     the pages around every row ever read would count as memory of the process, 5 GB
     for 36 M pairs.
 
@@ -108,8 +108,8 @@ class Sequences:
     def _read(self, starts: Sequence[int], lengths: Sequence[int]) -> np.ndarray:
         size, file = self._dtype.itemsize, self._ids.fileno()
         rows = zip(starts, lengths, strict=True)
-        parts = [os.pread(file, size * n, size * start) for start, n in rows]
-        return np.frombuffer(b"".join(parts), self._dtype)
+        chunks = [os.pread(file, size * n, size * start) for start, n in rows]
+        return np.frombuffer(b"".join(chunks), self._dtype)
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
@@ -239,9 +239,11 @@ class _Writer:
         self._end.tofile(self._offsets)
 
     def write(self, sequences: list[list[int]]) -> None:
-        ended = [[*ids, EOS] for ids in sequences]
-        np.fromiter(itertools.chain.from_iterable(ended), self.dtype).tofile(self._ids)
-        lengths = np.fromiter(map(len, ended), np.int64, len(ended))
+        with_eos = [[*ids, EOS] for ids in sequences]
+        np.fromiter(itertools.chain.from_iterable(with_eos), self.dtype).tofile(
+            self._ids
+        )
+        lengths = np.fromiter(map(len, with_eos), np.int64, len(with_eos))
         offsets = self._end + np.cumsum(lengths)
         offsets.tofile(self._offsets)
         self._end = offsets[-1:] if len(offsets) else self._end

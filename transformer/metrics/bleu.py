@@ -134,18 +134,19 @@ def corpus_bleu(
 
 
 class Resampler:
-    """BLEU on random draws of the sentences of a test set, the same for every system.
+    """BLEU on bootstrap resamples of a test set, the same ones for every system.
 
     The paired bootstrap (Koehn 2004), as in ``sacrebleu.significance``, which compares
-    one run with one. Here a run's draws come out as numbers, so that systems of several
-    runs can be compared, draw by draw, by their means.
+    one run with one. Here a run's scores come out as numbers, so that systems of
+    several runs can be compared, resample by resample, by their means.
 
     Args:
       references: one text per line.
       variant: one of ``VARIANTS``.
       language: as for ``corpus_bleu``.
-      draws: how many times as many lines as there are, are drawn with replacement.
-      seed: of the draws.
+      resamples: their number; each has as many lines as there are, drawn with
+        replacement.
+      seed: of the resamples.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class Resampler:
         references: Sequence[str],
         variant: str,
         language: str,
-        draws: int = 1000,
+        resamples: int = 1000,
         seed: int = 0,
     ) -> None:
         self._prepare, _ = _preparation(variant, language)
@@ -162,21 +163,22 @@ class Resampler:
         lines = len(references)
         chances = np.full(lines, 1 / lines)
         generator = np.random.default_rng(seed)
-        self._draws = generator.multinomial(lines, chances, draws).astype(float)
+        drawn = generator.multinomial(lines, chances, resamples)
+        self._times = drawn.astype(float)
 
     def scores(self, hypotheses: Sequence[str]) -> np.ndarray:
-        """Return BLEU on each of the draws.
+        """Return BLEU on each of the resamples.
 
         Args:
           hypotheses: one text per reference.
 
         Returns:
-          (draws,), each 0 to 100.
+          (resamples,), each 0 to 100.
         """
         _check_counts(hypotheses, self._references)
         lines = zip(map(self._prepare, hypotheses), self._references, strict=True)
         counts = [self._counts(line, reference) for line, reference in lines]
-        return np.array([self._score(row) for row in self._draws @ np.array(counts)])
+        return np.array([self._score(row) for row in self._times @ np.array(counts)])
 
     def _counts(self, line: str, reference: str) -> list[int]:
         one = self._metric.corpus_score([line], [[reference]])

@@ -61,7 +61,7 @@ def align(
 
     Args:
       weights: (T, S), row t of target piece t; columns beyond the source's words, such
-        as that of the end mark, do not count.
+        as that of EOS, do not count.
       source_words: the number of each source piece's word, (S,) or fewer.
       target_words: the same of the target, (T,) or fewer.
 

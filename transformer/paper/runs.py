@@ -22,7 +22,7 @@ _NAME = re.compile(
     r"|(?P<table2>table2)/(?P<row2>(?:base|big)_(?P<pair>en_de|en_fr))"
 )
 _SEARCH = ("beam", "alpha", "length_penalty", "extra_tokens")
-# Where things lie; what lies there is compared by digest.
+# Where data are; what is there is compared by digest.
 _PATHS = (
     "data.dir",
     "data.prepared",
@@ -153,7 +153,7 @@ def _found(folder: Path, runs: Sequence[Run]) -> str:
     if runs:
         return (
             f"found {len(runs)} without results: "
-            f"{_some(f'{run.place} ({state(run)})' for run in runs)}; go on with "
+            f"{_some(f'{run.place} ({state(run)})' for run in runs)}; resume with "
             "transformer ablate or train"
         )
     if not folder.is_dir():
@@ -172,7 +172,7 @@ def _some(names: Any) -> str:
 
 
 def state(run: Run) -> str:
-    """Say how far a run that is not finished has come."""
+    """Return how far a run that is not finished has come."""
     steps = run.settings.train.steps
     if run.step < steps:
         return f"step {run.step:,} of {steps:,}"

@@ -17,7 +17,7 @@ from transformer.pictures import plots
 from transformer.pictures.tables import Table, scientific
 from transformer.tools import flops
 
-LENGTH = 32  # pieces a side of the pairs whose operations are counted
+LENGTH = 32  # pieces per side of the pairs whose operations are counted
 
 # Section 6.1: days of training on so many P100, at what one was estimated to sustain.
 _HOURS = {"base": 12.0, "big": 3.5 * 24}
@@ -32,13 +32,13 @@ _TIMED_WIDTH = 64
 
 _TABLE1_NOTE = (
     "Laws are fitted by least squares over logarithms to counts in the traced layers: "
-    "products of matrices and convolutions, 2 operations a multiply-add. The paper's "
+    "products of matrices and convolutions, 2 operations per multiply-add. The paper's "
     "n^2 d and r n d leave out attention's four projections, 8 n d^2 operations, which "
-    "the whole layer has: they cost more than attention to all as long as n < 2 d."
+    "the full layer has: they cost more than attention to all as long as n < 2 d."
 )
 _CHAIN_NOTE = (
     "The longest chain of products that need each other's results, whatever the size "
-    "of a product: scores and sums in attention, one a time step in a recurrent layer."
+    "of a product: scores and sums in attention, one per step of a recurrent layer."
 )
 _PATH_NOTE = (
     "Layers, of the recurrent layer time steps, until every output depends on every "
@@ -118,7 +118,7 @@ def step_operations(settings: Config, length: int = LENGTH) -> int:
 
     Returns:
       Operations by the formula of ``flops.train_step``, which agrees with the count in
-      the traced train step to the last one; tracing large models takes seconds a row.
+      the traced train step to the last one; tracing large models takes seconds per row.
     """
     length = min(length, settings.data.max_length)
     pairs = settings.batch.tokens // length
@@ -184,11 +184,11 @@ def _cost_table(rows: Mapping[str, Config]) -> Table:
         )
     return Table(
         "Training cost, floating-point operations",
-        ("row", "steps", "a step", "the run", "paper's estimate", "ours / paper's"),
+        ("row", "steps", "per step", "the run", "paper's estimate", "ours / paper's"),
         tuple(cells),
-        "Ours: products of matrices, forward and backward, 2 operations a "
-        f"multiply-add, for batches full of pairs of {LENGTH} pieces a side; with the "
-        f"longest pairs let in, {min(ratios):.2f} to {max(ratios):.2f} times as much. "
+        "Ours: products of matrices, forward and backward, 2 operations "
+        f"per multiply-add, for batches full of pairs of {LENGTH} pieces per side; "
+        f"for the longest, {min(ratios):.2f} to {max(ratios):.2f} times as much. "
         "The paper's: hours x 8 devices x 9.5e12 FLOP/s, what the devices could have "
         "done in the time; it names hours for base and big only.",
     )
@@ -210,7 +210,7 @@ def _operations_table() -> Table:
         for name, row in complexity.ROWS.items()
     ]
     at = f"n = {sizes.n}, d = {sizes.d}, k = r = {sizes.k}"
-    heads = ("layer", "paper", "measured", f"at {at}", "the whole layer there")
+    heads = ("layer", "paper", "measured", f"at {at}", "the full layer there")
     return Table("Operations per layer (Table 1)", heads, tuple(cells), _TABLE1_NOTE)
 
 

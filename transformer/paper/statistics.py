@@ -107,7 +107,7 @@ def welch(first: Sequence[float], second: Sequence[float]) -> OverSeeds:
     freedom ``error^4 / (sum over i of (si^2 / ni)^2 / (ni - 1))``.
 
     Args:
-      first: a figure a seed.
+      first: a figure per seed.
       second: likewise, of the other row.
 
     Returns:
@@ -130,20 +130,20 @@ def welch(first: Sequence[float], second: Sequence[float]) -> OverSeeds:
 
 @dataclasses.dataclass(frozen=True)
 class OverSentences:
-    """A difference, and the same of many draws of sentences with replacement."""
+    """A difference, and the same of many bootstrap resamples of the sentences."""
 
     value: float
-    draws: np.ndarray
+    resamples: np.ndarray
 
     @property
     def p(self) -> float:
-        """Part of the draws that are as far from their mean as ``value`` from 0."""
-        far = np.abs(self.draws - self.draws.mean()) >= abs(self.value)
-        return float(far.sum() + 1) / (len(self.draws) + 1)
+        """Part of the resamples that are as far from their mean as ``value`` from 0."""
+        far = np.abs(self.resamples - self.resamples.mean()) >= abs(self.value)
+        return float(far.sum() + 1) / (len(self.resamples) + 1)
 
     def interval(self, level: float) -> tuple[float, float]:
         """Return the percentile interval."""
-        ends = np.quantile(self.draws, [(1 - level) / 2, (1 + level) / 2])
+        ends = np.quantile(self.resamples, [(1 - level) / 2, (1 + level) / 2])
         return float(ends[0]), float(ends[1])
 
 
@@ -157,7 +157,7 @@ class Verdict:
     word: Literal[
         "confirmed", "contradicted", "not enough seeds", "not enough sentences"
     ]
-    more: int | None = None  # seeds a row; None for more than MOST_SEEDS
+    more: int | None = None  # seeds per row; None for more than MOST_SEEDS
     least: bool = False  # ``more`` is what it takes to estimate a deviation
 
     def __str__(self) -> str:
@@ -166,7 +166,7 @@ class Verdict:
         if self.more is None:
             return f"{self.word} (over {MOST_SEEDS:,} would be needed)"
         about = "at least" if self.least else "about"
-        return f"{self.word} ({about} {self.more} more a row)"
+        return f"{self.word} ({about} {self.more} more per row)"
 
 
 def decide(
@@ -219,7 +219,7 @@ def judge(
       second: of the second row.
       relation: what is claimed.
       margin: that "same" allows.
-      sentences: the same difference over draws of sentences, where there is one.
+      sentences: the same difference over resamples of the sentences, if known.
       refute: as for ``decide``.
 
     Returns:

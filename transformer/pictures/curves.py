@@ -225,11 +225,11 @@ def neighbours(
     Args:
       translator: a trained model.
       words: as those of ``embeddings``.
-      count: how many pieces a word.
+      count: how many pieces per word.
       side: whose vocabulary.
 
     Returns:
-      A row a word: pieces, each with the cosine of the angle between both.
+      A row per word: pieces, each with the cosine of the angle between both.
     """
     tokenizer, table = _table(translator, side)
     table = _unit(table)

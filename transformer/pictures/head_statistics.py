@@ -124,7 +124,7 @@ _CROSS_NOTE = (
 
 
 def tables(measured: dict[str, dict[str, np.ndarray]]) -> list[Table]:
-    """Return a table for each kind, a row a head."""
+    """Return a table for each kind, a row per head."""
     found = []
     for kind, means in measured.items():
         layers, heads = means["entropy"].shape

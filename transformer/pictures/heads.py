@@ -39,9 +39,9 @@ class Maps:
     Attributes:
       texts: the sentences of "source" and "target".
       labels: the positions of both sides, for people to read. Those of the target are
-        what the decoder reads, from the begin mark.
+        what the decoder reads, from BOS.
       following: what the decoder writes at each of its positions.
-      words: for both sides the number of the word of each position, -1 for a mark.
+      words: for both sides the number of each position's word, -1 for special ids.
       layers: their numbers, from 1.
       heads: their numbers, from 1.
       weights: of each kind, (layers, heads, rows, columns).
@@ -233,7 +233,7 @@ def picture(maps: Maps) -> plots.Picture:
 
 
 def word_picture(maps: Maps, word: str) -> plots.Picture:
-    """Return what a word attends to, a panel a layer (the paper's Figures 3 to 5).
+    """Return what a word attends to, a panel per layer (the paper's Figures 3 to 5).
 
     Args:
       maps: of one kind.
@@ -261,7 +261,7 @@ def word_picture(maps: Maps, word: str) -> plots.Picture:
 
 
 def _spelt(labels: Sequence[str], words: Sequence[int]) -> list[str]:
-    """Return for each position the whole word that it belongs to, "" for a mark."""
+    """Return the full word of each position, "" for special ids."""
     whole: dict[int, str] = {-1: ""}
     for label, word in zip(labels, words, strict=True):
         if word >= 0:

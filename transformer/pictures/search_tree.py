@@ -1,4 +1,4 @@
-"""The tree of a beam search: its hypotheses, and where they leave the beam."""
+"""The tree of a beam search: its hypotheses, and where they are pruned."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from transformer.pictures.tables import page as tables_page
 from transformer.search import Search
 from transformer.translate import Translator, load
 
-Fate = Literal["goes on", "ended", "left", "unfinished"]
+Fate = Literal["continued", "finished", "pruned", "unfinished"]
 
 
 @dataclasses.dataclass
@@ -32,9 +32,8 @@ class Node:
       parent: the number of the node that it continues, -1 for the empty hypothesis.
       ids: its pieces, EOS included.
       log_probability: of all of them, nats.
-      fate: "goes on": continued; "ended": by EOS; "left": all continuations
-        of it were worse than those that were kept; "unfinished": live when the search
-        stopped.
+      fate: "continued", "finished" (by EOS), "pruned": all continuations of it were
+        worse than those that were kept; "unfinished": live when the search stopped.
       score: log-probability divided by the length penalty.
     """
 
@@ -51,12 +50,12 @@ class Tree:
 
     Attributes:
       nodes: the empty hypothesis, then those of the first step, and so on.
-      found: the numbers of the nodes that are the results, the best first.
+      results: their numbers among the nodes, the best first.
       beam: J.
     """
 
     nodes: list[Node]
-    found: list[int]
+    results: list[int]
     beam: int
 
 
@@ -74,15 +73,15 @@ def trace(translator: Translator, source: str, **search: Any) -> Tree:
     Raises:
       UserError: if the sentence has no text.
     """
-    how = translator.search(**search)
+    settings = translator.search(**search)
     if not source.strip():
         raise UserError("--source: expected a sentence, got none; write one")
     (source_ids,) = translator.source_ids([source])
     limit = len(source_ids) - 1 + translator.settings.decode.extra_tokens
     variables = _search_variables(translator.model, translator.params)
     ids = jnp.array([source_ids])
-    record = _record(how, translator.model, limit, variables, ids)
-    return _Reader(how).read(jax.tree.map(lambda x: np.asarray(x)[0], record))
+    record = _record(settings, translator.model, limit, variables, ids)
+    return _Reader(settings).read(jax.tree.map(lambda x: np.asarray(x)[0], record))
 
 
 _search_variables = jax.jit(models.search_variables, static_argnums=0)
@@ -90,13 +89,19 @@ _search_variables = jax.jit(models.search_variables, static_argnums=0)
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _record(
-    how: Search, model: Any, limit: int, variables: Any, source: jax.Array
+    settings: Search, model: Any, limit: int, variables: Any, source: jax.Array
 ) -> Candidates:
     """Return the candidates of each step of a search for one sentence (1, S)."""
-    step, cache = models.start(model, variables, source, how.beam, limit)
-    penalty = length_penalty(how.length_penalty, how.alpha)
+    step, cache = models.start(model, variables, source, settings.beam, limit)
+    penalty = length_penalty(settings.length_penalty, settings.alpha)
     return recorded_beam(
-        step, cache, jnp.array([limit]), limit, penalty, how.beam, n_best=how.n_best
+        step,
+        cache,
+        jnp.array([limit]),
+        limit,
+        penalty,
+        settings.beam,
+        n_best=settings.n_best,
     )[1]
 
 
@@ -107,12 +112,12 @@ class _Candidate(NamedTuple):
 
 
 class _Reader:
-    """Keeps the books of one search; ``live`` and ``finished`` are numbers of nodes."""
+    """Reads the record of a search; ``live`` and ``finished`` are numbers of nodes."""
 
-    def __init__(self, how: Search) -> None:
-        self._beam = how.beam
-        self._penalty = length_penalty(how.length_penalty, how.alpha)
-        self.nodes = [Node(-1, (), 0.0, "goes on", 0.0)]
+    def __init__(self, settings: Search) -> None:
+        self._beam = settings.beam
+        self._penalty = length_penalty(settings.length_penalty, settings.alpha)
+        self.nodes = [Node(-1, (), 0.0, "continued", 0.0)]
         self.live: list[int] = [0]
         self.finished: list[int] = []
 
@@ -128,21 +133,21 @@ class _Reader:
             )
         for number in self.live:
             self.nodes[number].fate = "unfinished"
-        found = [*self.finished, *self.live][: self._beam]
-        return Tree(self.nodes, found, self._beam)
+        results = [*self.finished, *self.live][: self._beam]
+        return Tree(self.nodes, results, self._beam)
 
     def _extend(self, best: list[_Candidate]) -> None:
         """Add the nodes of one step."""
         beam, nodes, before = self._beam, self.nodes, self.live
         ends = [c for c in best[:beam] if c.token == EOS]
         going = [c for c in best if c.token != EOS][:beam]
-        self.finished += [self._add(before[c.parent], c, "ended") for c in ends]
+        self.finished += [self._add(before[c.parent], c, "finished") for c in ends]
         self.finished.sort(key=lambda number: -nodes[number].score)
         del self.finished[beam:]
-        self.live = [self._add(before[c.parent], c, "goes on") for c in going]
+        self.live = [self._add(before[c.parent], c, "continued") for c in going]
         for place, number in enumerate(before):
             if not any(c.parent == place for c in [*ends, *going]):
-                nodes[number].fate = "left"
+                nodes[number].fate = "pruned"
 
     def _add(self, parent: int, new: _Candidate, fate: Fate) -> int:
         ids = (*self.nodes[parent].ids, new.token)
@@ -181,18 +186,18 @@ def show(
 def picture(translator: Translator, tree: Tree) -> plots.Picture:
     """Return the tree with a branch for every hypothesis, the best one marked."""
     best = {-1}
-    number = tree.found[0]
+    number = tree.results[0]
     while number >= 0:
         best.add(number)
         number = tree.nodes[number].parent
     branches = []
     for number, node in enumerate(tree.nodes):
         note = f"{node.log_probability:.2f}"
-        if number in tree.found:
-            place = tree.found.index(number) + 1
+        if number in tree.results:
+            place = tree.results.index(number) + 1
             note += f", score {node.score:.3f}: no. {place}"
-        elif node.fate == "left":
-            note += ", left"
+        elif node.fate == "pruned":
+            note += ", pruned"
         branches.append(
             plots.Branch(
                 node.parent,
@@ -200,7 +205,7 @@ def picture(translator: Translator, tree: Tree) -> plots.Picture:
                 _label(translator, node.ids),
                 note if node.ids else "",
                 number in best,
-                node.fate != "left",
+                node.fate != "pruned",
             )
         )
     return plots.tree(f"Beam of {tree.beam}", branches)
@@ -213,30 +218,32 @@ def _label(translator: Translator, ids: tuple[int, ...]) -> str:
 
 
 def tables(translator: Translator, tree: Tree) -> list[Table]:
-    """Return what was found, and which hypotheses left the beam at which step."""
-    found = [
+    """Return the results, and which hypotheses were pruned at which step."""
+    results = [
         (
             str(place),
             _text(translator, node),
-            "ended" if node.fate == "ended" else "cut at the limit, or not awaited",
+            node.fate,
             str(len(node.ids)),
             f"{node.log_probability:.3f}",
             f"{node.score:.4f}",
         )
-        for place, node in enumerate((tree.nodes[n] for n in tree.found), start=1)
+        for place, node in enumerate((tree.nodes[n] for n in tree.results), start=1)
     ]
-    left = [
+    pruned = [
         (str(len(node.ids) + 1), _text(translator, node), f"{node.log_probability:.3f}")
         for node in tree.nodes
-        if node.fate == "left"
+        if node.fate == "pruned"
     ]
     columns = ("no.", "translation", "state", "tokens", "log-probability", "score")
     return [
-        Table("Found", columns, tuple(found), "Score: nats divided by the penalty."),
         Table(
-            "Left the beam",
+            "Results", columns, tuple(results), "Score: nats divided by the penalty."
+        ),
+        Table(
+            "Pruned from the beam",
             ("at step", "hypothesis", "log-probability"),
-            tuple(left),
+            tuple(pruned),
             f"Every continuation of these was worse than {tree.beam} others.",
         ),
     ]

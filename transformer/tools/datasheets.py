@@ -1,4 +1,4 @@
-"""What vendors say of their accelerators: rates and memory, for bounds and shares.
+"""What vendors print of their accelerators: rates and memory, for bounds and shares.
 
 No measurement: what a device reaches is beside it wherever it is printed.
 """
@@ -12,9 +12,9 @@ class Datasheet(NamedTuple):
     """What one device, as JAX counts devices, can do at most.
 
     Attributes:
-      operations: of dense products of bfloat16 matrices with float32 sums, a second;
+      operations: of dense products of bfloat16 matrices with float32 sums, per second;
         a multiply-add counts as 2. Of float32 where a device has no such units.
-      bandwidth: bytes moved between the device and its memory a second.
+      bandwidth: bytes moved between the device and its memory per second.
       memory: bytes.
     """
 

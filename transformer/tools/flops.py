@@ -28,7 +28,7 @@ def traced(function: Callable[..., Any], *args: Any) -> int:
       *args: arrays or ``jax.ShapeDtypeStruct``.
 
     Returns:
-      Operations, 2 a multiply-add.
+      Operations, 2 per multiply-add.
 
     >>> import jax.numpy as jnp
     >>> traced(lambda x, y: x @ y, jnp.ones((3, 4)), jnp.ones((4, 5)))
@@ -117,7 +117,7 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
       vocabulary: V, rows of the output matrix.
 
     Returns:
-      Operations, 2 a multiply-add.
+      Operations, 2 per multiply-add.
     """
     c = config.transformer(settings)
     keys, values = c.heads * c.d_k, c.heads * c.d_v
@@ -153,7 +153,7 @@ def train_step(
 
 
 def recomputed(settings: config.Model, source: int, target: int, remat: str) -> int:
-    """Count what the backward pass of one sentence pair computes a second time.
+    """Count what the backward pass of one sentence pair recomputes.
 
     Args:
       settings: sizes.
@@ -163,7 +163,7 @@ def recomputed(settings: config.Model, source: int, target: int, remat: str) -> 
         products with no parameter, ``h (d_k + d_v) n m`` of n queries and m keys.
 
     Returns:
-      Operations, 2 a multiply-add.
+      Operations, 2 per multiply-add.
     """
     if remat == "none":
         return 0

@@ -16,11 +16,12 @@ def parameter_table(settings: config.Config) -> str:
 
     Args:
       settings: the configuration; the devices need not be there, and where
-        ``parallel.data`` is -1 there is one copy.
+        ``parallel.data`` is -1 there is one replica.
 
     Returns:
       Lines of name, shape, count, dtype, the axes of the mesh that each of its axes is
-      cut over ("-" = none, "whole" = none at all), and bytes a device; and the total.
+      sharded over ("-" = none, "replicated" = none at all), and bytes per device; and
+      the total.
 
     Raises:
       UserError: if the size of the vocabulary is only known once the data are prepared,
@@ -35,20 +36,20 @@ def parameter_table(settings: config.Config) -> str:
     tree = models.abstract(model)
     check(settings, sizes)
     check_divides(sizes, model.partition, tree)
-    rows = [("parameter", "shape", "count", "dtype", "cut over", "bytes a device")]
+    rows = [
+        ("parameter", "shape", "count", "dtype", "sharded over", "bytes per device")
+    ]
     total = held = 0
     for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
         axes = [
             a if a and sizes[a] > 1 else "-"
             for a in axes_of(model.partition, path, leaf)
         ]
-        parts = math.prod(sizes[axis] for axis in axes if axis != "-")
-        size = leaf.size * leaf.dtype.itemsize // parts
-        cut_over = ",".join(axes) if parts > 1 else "whole"
+        shards = math.prod(sizes[axis] for axis in axes if axis != "-")
+        size = leaf.size * leaf.dtype.itemsize // shards
+        over = ",".join(axes) if shards > 1 else "replicated"
         shape, dtype = "x".join(map(str, leaf.shape)), str(leaf.dtype)
-        rows.append(
-            (name_of(path), shape, f"{leaf.size:,}", dtype, cut_over, f"{size:,}")
-        )
+        rows.append((name_of(path), shape, f"{leaf.size:,}", dtype, over, f"{size:,}"))
         total, held = total + leaf.size, held + size
     rows.append(("total", "", f"{total:,}", "", "", f"{held:,}"))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -17,36 +17,36 @@ from transformer.tools import datasheets
 
 
 class Chip(NamedTuple):
-    """What a datasheet says of a device, as JAX counts them."""
+    """A device's datasheet, where a device is what JAX counts as one."""
 
     name: str
-    peak: float  # operations a second on bfloat16, 2 a multiply-add
-    bandwidth: float  # bytes a second, to and from the main memory
+    peak: float  # operations per second on bfloat16, 2 per multiply-add
+    bandwidth: float  # bytes per second, to and from the main memory
     memory: float  # bytes that a program may use: what libtpu's compiler allows
     each: int = 1  # devices of a chip
 
 
-def _chip(name: str, allowed: float, each: int = 1, whole: bool = False) -> Chip:
+def _chip(name: str, allowed: float, each: int = 1, per_chip: bool = False) -> Chip:
     """Return a chip by its name in ``datasheets``.
 
     Args:
       name: a short one.
       allowed: 2^30 bytes that libtpu's compiler allows a program.
       each: devices of a chip.
-      whole: whether the datasheet's figures are those of a chip, not of a device.
+      per_chip: whether the datasheet's rates are those of a chip, not of a device.
     """
     sheet = datasheets.find(name)
     assert sheet is not None
-    parts = each if whole else 1
+    parts = each if per_chip else 1
     title = f"TPU {name}" + (" core" if each > 1 else "")
     rates = sheet.operations / parts, sheet.bandwidth / parts
     return Chip(title, *rates, allowed * 2.0**30, each)
 
 
-# The memory is what libtpu says remains, in messages about programs too large for it.
+# The memory is what libtpu reports as left, in messages about programs too large.
 CHIPS = {
     "v3": _chip("v3", 15.48, each=2),
-    "v4": _chip("v4", 15.25, each=2, whole=True),
+    "v4": _chip("v4", 15.25, each=2, per_chip=True),
     "v5e": _chip("v5e", 15.75),
     "v5p": _chip("v5p", 95.74),
     "v6e": _chip("v6e", 31.25),
@@ -63,7 +63,7 @@ class Target(NamedTuple):
 
 _CORES = (
     "a v4 is run as one device of two cores; libtpu compiles for each core as a device "
-    "of its own here, so that figures a device are those of half a chip"
+    "of its own here, so that figures per device are those of half a chip"
 )
 
 # By the names of Cloud TPU: those of v3, v4 and v5p count cores, two a chip.

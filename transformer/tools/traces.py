@@ -78,11 +78,11 @@ def search(case: Case) -> jax.stages.Traced:
     """Trace the configured search of translations."""
     decoding, (rows, source, target) = case.settings.decode, case.shape
     model, mesh = case.model(), parallel.replica_mesh(case.devices)
-    by_rows, whole = (
+    by_rows, replicated = (
         NamedSharding(mesh, place) for place in (parallel.BY_ROWS, parallel.REPLICATED)
     )
     variables = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=whole),
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=replicated),
         jax.eval_shape(
             lambda p: models.search_variables(model, p), models.abstract(model)
         ),
@@ -96,7 +96,7 @@ def search(case: Case) -> jax.stages.Traced:
         jax.ShapeDtypeStruct((rows, source), jnp.int32, sharding=by_rows),
         jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=by_rows),
         jax.ShapeDtypeStruct((rows,), jnp.uint32, sharding=by_rows),
-        jax.ShapeDtypeStruct((), jnp.uint32, sharding=whole),
+        jax.ShapeDtypeStruct((), jnp.uint32, sharding=replicated),
     )
 
 
@@ -120,7 +120,7 @@ def choices(
 
 
 def compile_anew(traced: jax.stages.Traced) -> Any:
-    """Compile a program without the cache, whose copies tell no memory."""
+    """Compile a program without the cache, whose entries tell no memory."""
     name = "jax_enable_compilation_cache"
     before = getattr(jax.config, name)
     jax.config.update(name, False)

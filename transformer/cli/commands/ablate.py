@@ -1,4 +1,4 @@
-"""Train rows of a table with several seeds, or go on with those not finished."""
+"""Train rows of a table with several seeds, or resume those not finished."""
 
 from __future__ import annotations
 

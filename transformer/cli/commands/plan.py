@@ -65,7 +65,7 @@ COMMAND = Command(
     ("target", "what", "shapes", "tokens", "length", "simulate", "output"),
     {
         "what": choice_flag(
-            "with --target: programs to compile (default: all)",
+            "with --target: which programs to compile (default: all)",
             ["all", "train", "evaluate", "search"],
         ),
         "target": choice_flag(

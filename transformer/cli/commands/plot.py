@@ -95,6 +95,6 @@ COMMAND = Command(
         "output": text_flag("file to write: .png, .svg or .pdf"),
         "workdir": text_flag("folder of a run; of several, separated by commas"),
         "length": count_flag("positions", 64, least=2),
-        "input": text_flag("file of words to place, one a line"),
+        "input": text_flag("file of words to place, one per line"),
     },
 )

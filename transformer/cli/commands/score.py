@@ -1,4 +1,4 @@
-"""Write the log-probability of given translations, one a line."""
+"""Write the log-probability of given translations, one per line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train a model, or go on with a run that was stopped."""
+"""Train a model, or resume one that was stopped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Translate text, one sentence a line."""
+"""Translate text, one sentence per line."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ COMMAND = Command(
         "width": count_flag("hypotheses kept by --beam (default: the config's)"),
         "target": text_flag("its translation (default: the model's own)"),
         "input": text_flag(
-            "of --statistics: file of sentences, one a line (default: standard input)"
+            "of --statistics: file of sentences, one per line (default: standard input)"
         ),
         "output": text_flag(
             "file to write: .html (a page to explore), .png, .svg or .pdf; with "

@@ -88,10 +88,10 @@ def _all_numbers(most: int) -> Iterator[int]:
             step += 1
         walks.append((first, size, step))
     for k in itertools.count():
-        alive = [walk for walk in walks if k < walk[1]]
-        if not alive:
+        live = [walk for walk in walks if k < walk[1]]
+        if not live:
             return
-        for first, size, step in alive:
+        for first, size, step in live:
             yield first + k * step % size
 
 

@@ -156,7 +156,7 @@ def _train(texts: Iterable[str], tokenizer: config.Tokenizer) -> SentencePiece:
     if not tokenizer.vocab_size:
         raise UserError(
             "tokenizer.vocab_size: expected a number of pieces to train "
-            "sentencepiece, got 0; set it, 8000 say"
+            "sentencepiece, got 0; set it, for example to 8000"
         )
     model = io.BytesIO()
     try:

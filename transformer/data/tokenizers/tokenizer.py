@@ -63,7 +63,7 @@ class Tokenizer(typing.Protocol):
         """Return the written form of each id."""
 
     def labels(self, ids: Sequence[int]) -> list[str]:
-        """Return the pieces for people to read, an ellipsis where a word goes on."""
+        """Return the pieces for people to read, an ellipsis where a word continues."""
 
     def words(self, ids: Sequence[int]) -> list[int]:
         """Return for each id the number of its word, from 0, in the text of all."""

@@ -1,7 +1,7 @@
 """Operations and sequential operations of a layer, counted in its trace.
 
 * Operations are counted as in ``tools/flops.py``: products of matrices and
-  convolutions, 2 a multiply-add, padding and masked places included.
+  convolutions, 2 per multiply-add, padding and masked places included.
 * Sequential operations are the longest chain of those products in which each needs the
   result of the one before; a product is one step however many numbers it has, and what
   is done number by number between two products adds none.

@@ -58,7 +58,7 @@ def restricted_self_attention(
       q: queries (n, d).
       k: keys (n, d).
       v: values (n, d).
-      neighbourhood: r, odd; what of it lies beyond the ends is masked.
+      neighbourhood: r, odd; what of it is beyond the ends is masked.
 
     Returns:
       (n, d).
@@ -74,28 +74,28 @@ def restricted_self_attention(
     return output[:, 0, 0]
 
 
-def recurrent(x: jax.Array, into: jax.Array, again: jax.Array) -> jax.Array:
+def recurrent(x: jax.Array, w: jax.Array, u: jax.Array) -> jax.Array:
     """Read from left to right, ``h_t = tanh(x_t W + h_(t-1) U)``, ``h_0 = 0``.
 
     Args:
       x: (n, d).
-      into: W (d, d).
-      again: U (d, d).
+      w: W (d, d).
+      u: U (d, d).
 
     Returns:
       The states h_1 to h_n, (n, d).
     """
 
     def step(before, projected):
-        state = cell(before, projected, again)
+        state = cell(before, projected, u)
         return state, state
 
-    return jax.lax.scan(step, jnp.zeros_like(x[0]), x @ into)[1]
+    return jax.lax.scan(step, jnp.zeros_like(x[0]), x @ w)[1]
 
 
-def cell(before: jax.Array, projected: jax.Array, again: jax.Array) -> jax.Array:
+def cell(before: jax.Array, projected: jax.Array, u: jax.Array) -> jax.Array:
     """Return the states (..., d) after those before (..., d) and ``x W`` (..., d)."""
-    return jnp.tanh(projected + before @ again)
+    return jnp.tanh(projected + before @ u)
 
 
 def convolution(x: jax.Array, kernel: jax.Array, dilation: int = 1) -> jax.Array:
@@ -104,7 +104,7 @@ def convolution(x: jax.Array, kernel: jax.Array, dilation: int = 1) -> jax.Array
     Args:
       x: (n, d); positions before the first are zeros.
       kernel: W (k, d, d).
-      dilation: l, how far the positions lie apart that are combined.
+      dilation: l, the distance between the positions that are combined.
 
     Returns:
       (n, d).

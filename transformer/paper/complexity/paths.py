@@ -64,12 +64,12 @@ def _recurrent_stack(sizes: Sizes) -> Stack:
     to the last state leads through all n time steps.
     """
     n, d = sizes.n, sizes.d
-    inputs_states, into, again = draw([(2 * n, d), (d, d), (d, d)])
+    inputs_states, w, u = draw([(2 * n, d), (d, d), (d, d)])
 
     def step(inputs_states):
         x, states = jnp.split(inputs_states, 2)
         before = jnp.pad(states[:-1], ((1, 0), (0, 0)))
-        return jnp.concatenate([x, cell(before, x @ into, again)])
+        return jnp.concatenate([x, cell(before, x @ w, u)])
 
     needed = np.zeros((2 * n, 2 * n), bool)
     needed[n:, :n] = np.tri(n, dtype=bool)

@@ -19,7 +19,7 @@ def operations(run: Run) -> float | None:
     were seen: real target tokens seen / mean target length.
 
     Returns:
-      Operations, 2 a multiply-add; None where the prepared corpus is gone.
+      Operations, 2 per multiply-add; None where the prepared corpus is gone.
     """
     sizes = _vocabulary(run)
     if sizes is None or not (_corpus(run) / "train.json").is_file():

@@ -29,8 +29,8 @@ from transformer.pictures.tables import Table, scientific
 
 _FLOPS_NOTE = (
     "FLOPs of ours: products of matrices in training, forward and backward, on the "
-    "real tokens seen, 2 a multiply-add; the paper's: hours x devices x what a device "
-    "sustains."
+    "real tokens seen, 2 per multiply-add; the paper's: hours x devices x what a "
+    "device sustains."
 )
 _SYMBOLS = {
     "layers": "N",

@@ -31,7 +31,7 @@ class Study:
         self.first = runs[0]
         names = dict.fromkeys(run.row for run in runs)
         self.rows = {name: [r for r in runs if r.row == name] for name in names}
-        self._drawn: dict[str, np.ndarray] = {}
+        self._scores: dict[str, np.ndarray] = {}
 
     def figures(self, row: str, measure: Measure) -> list[float]:
         """Return the figure of each seed."""
@@ -50,7 +50,9 @@ class Study:
         value = np.mean(self.figures(second, "bleu")) - np.mean(
             self.figures(first, "bleu")
         )
-        return OverSentences(float(value), self._draws(second) - self._draws(first))
+        return OverSentences(
+            float(value), self._resampled(second) - self._resampled(first)
+        )
 
     def judge(self, claimed: Comparison, refute: float = LEVEL) -> Verdict:
         """Return the verdict on a comparison; ``refute`` is the level against it."""
@@ -66,13 +68,13 @@ class Study:
             refute,
         )
 
-    def _draws(self, row: str) -> np.ndarray:
-        """Return the mean BLEU over seeds on every draw of sentences, (draws,)."""
-        if row not in self._drawn:
+    def _resampled(self, row: str) -> np.ndarray:
+        """Return BLEU on every resample of the sentences, mean over seeds, (n,)."""
+        if row not in self._scores:
             lines = (run.translations for run in self.rows[row])
             scores = [self._resampler.scores(one) for one in lines]
-            self._drawn[row] = np.mean(scores, axis=0)
-        return self._drawn[row]
+            self._scores[row] = np.mean(scores, axis=0)
+        return self._scores[row]
 
     @functools.cached_property
     def _resampler(self) -> Any:

@@ -42,11 +42,11 @@ def powers(
 def curves(
     label: str, rows: Mapping[str, Sequence[Sequence[tuple[int, float]]]]
 ) -> Picture:
-    """Draw a figure by step, a small panel a row, the first row behind all others.
+    """Draw a figure by step, a small panel per row, the first row behind all others.
 
     Args:
       label: what the vertical axis is; it is logarithmic.
-      rows: name to one line of (step, figure) a seed.
+      rows: name to one line of (step, figure) per seed.
     """
     wide = min(4, len(rows))
     high = -(-len(rows) // wide)

@@ -73,7 +73,7 @@ class Local:
 
         Args:
           device: "any", "cpu", "gpu" or "tpu".
-          jobs: processes at a time, None = one an accelerator, and one on a CPU.
+          jobs: processes at a time, None = one per accelerator, and one on a CPU.
         """
         self._shares = shares(device, jobs)
         self.slots: int | None = len(self._shares)
@@ -100,7 +100,7 @@ def shares(device: str, jobs: int | None) -> list[Share]:
 
     Args:
       device: "any", "cpu", "gpu" or "tpu".
-      jobs: processes at a time, None = one an accelerator, and one on a CPU.
+      jobs: processes at a time, None = one per accelerator, and one on a CPU.
 
     Returns:
       One share for each process at a time; a single one has the whole machine.

@@ -14,7 +14,7 @@ from transformer.tools.ablate.runs import Run
 
 @dataclasses.dataclass(frozen=True)
 class Progress:
-    """What the metrics of a run say; None where they say nothing yet."""
+    """How far the metrics of a run have come; None where there are none yet."""
 
     step: int = 0
     loss: float | None = None

@@ -26,7 +26,7 @@ def ablate(
     Args:
       runs: as ``runs.plan`` returns them.
       launcher: where they run.
-      log: is told what happens, one line at a time.
+      log: takes what happens, one line at a time.
 
     Returns:
       The exit code: 0 if all runs are finished, 1 if some failed, 130 if it was stopped
@@ -92,7 +92,7 @@ def _run_all(
     waiting = [state for state in states if state.status == "waiting"]
     free = list(range(slots))
     jobs: dict[int, tuple[Job, RunState]] = {}
-    told = 0
+    passed_on = 0
     try:
         while jobs or (waiting and not signals.received):
             while waiting and free and not signals.received:
@@ -101,9 +101,9 @@ def _run_all(
                 job = launcher.start(run.command, run.log, run.name, slot)
                 jobs[slot] = job, state
                 state.status = "running"
-            if signals.received > told:
-                told = signals.received
-                _end(jobs, told, log)
+            if signals.received > passed_on:
+                passed_on = signals.received
+                _end(jobs, passed_on, log)
             show()
             time.sleep(launcher.pause)
             for slot, (job, state) in list(jobs.items()):

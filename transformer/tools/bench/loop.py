@@ -110,7 +110,7 @@ class _Feed:
 def measure_loop(settings: Config, rounds: int) -> dict[str, Any]:
     """Train for a while on the configuration's own data; then without the loop.
 
-    The bare steps are those of the last round, of batches that lie on the device.
+    The bare steps are those of the last round, of batches that are on the device.
     """
     quiet = dataclasses.replace(
         settings.train,
@@ -170,13 +170,13 @@ def _bare_steps(
     state = jax.jit(
         draw, out_shardings=parallel.shardings(mesh, model.partition, abstract)
     )()
-    placed = [[parallel.place_rows(mesh, part) for part in parts] for parts in steps]
+    placed = [[parallel.place_rows(mesh, one) for one in many] for many in steps]
 
     def work() -> Any:
         nonlocal state
-        for parts in placed:
-            state, metrics = step(state, *parts)
+        for several in placed:
+            state, metrics = step(state, *several)
         return metrics
 
-    times(1, work)  # finds each shape's program
+    times(1, work)  # finds each shape's compiled program
     return statistics.median(times(3, work)) / len(steps)

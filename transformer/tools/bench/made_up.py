@@ -17,7 +17,7 @@ def make_sized_model(settings: Config) -> Model:
 
 
 def batch_rows(settings: Config, tokens: int, length: int) -> int:
-    """Return the rows of a batch of so many padded tokens a side."""
+    """Return the rows of a batch of so many padded tokens per side."""
     multiple = settings.batch.multiple
     return max(tokens // length // multiple, 1) * multiple
 

@@ -22,7 +22,7 @@ def measure_memory(settings: Config, tokens: int, length: int) -> dict[str, Any]
 
     Args:
       settings: the configuration, but for its ways.
-      tokens: padded tokens a side of the batch.
+      tokens: padded tokens per side of the batch.
       length: of the sentences on both sides.
 
     Returns:
@@ -36,8 +36,8 @@ def measure_memory(settings: Config, tokens: int, length: int) -> dict[str, Any]
     rows: dict[str, Any] = {"batch": f"{height} x {length}"}
     for form in ("unrolled", "scanned"):
         for remat in ("none", "layers", "dots"):
-            how = dataclasses.replace(settings.parallel, remat=remat, layers=form)
-            one = dataclasses.replace(settings, parallel=how)
+            spread = dataclasses.replace(settings.parallel, remat=remat, layers=form)
+            one = dataclasses.replace(settings, parallel=spread)
             start = time.perf_counter()
             traced = traces.train_step(Case(one, both, shape, jax.devices()))
             compiled = traces.compile_anew(traced)
@@ -55,12 +55,12 @@ def temporaries(compiled: Any) -> float:
 
 def device_memory() -> dict[str, float]:
     """Return the most memory the device has used so far, where it tells."""
-    told = jax.devices()[0].memory_stats() or {}
+    reported = jax.devices()[0].memory_stats() or {}
     names = {
         "peak_bytes_in_use": "peak memory of the device, MB",
         "bytes_limit": "memory of the device for JAX, MB",
     }
-    return {names[key]: told[key] / 1e6 for key in names if key in told}
+    return {names[key]: reported[key] / 1e6 for key in names if key in reported}
 
 
 def process_memory() -> dict[str, float]:

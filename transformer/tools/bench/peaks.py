@@ -11,18 +11,18 @@ from transformer.tools import datasheets
 from transformer.tools.bench.clock import measure
 
 # Size of the square matrices whose product gives the machine's peak, and how many
-# products are made in a row: one alone is too short for an accelerator.
+# products follow each other: one alone is too short for an accelerator.
 _PEAK_CPU, _PEAK = (2048, 1), (8192, 16)
 
 
 def matrix_peak(dtype: str, size: int, count: int, rounds: int = 5) -> float:
-    """Measure the rate of large matrix products, operations a second.
+    """Measure the rate of large matrix products, operations per second.
 
     Args:
       dtype: of the operands; sums are float32.
       size: of the square matrices, whose numbers are random: a GPU multiplies those of
         ones faster, as it needs less power for them.
-      count: products in a row, each with the result of the one before.
+      count: consecutive products, each with the result of the one before.
       rounds: measurements, of which the best counts.
     """
     draw = np.random.default_rng(0).standard_normal((size, size), np.float32)
@@ -42,7 +42,7 @@ def matrix_peak(dtype: str, size: int, count: int, rounds: int = 5) -> float:
 
 
 def peaks(dtype: str, rate: float) -> dict[str, float]:
-    """Return the peaks of this device beside the operations a second of some work."""
+    """Return the peaks of this device beside the operations per second of some work."""
     size, count = _PEAK if hardware.here().accelerator else _PEAK_CPU
     peak = matrix_peak(dtype, size, count)
     rows = {

@@ -38,7 +38,7 @@ def costliest(
 
     Args:
       events: of a Perfetto trace, durations in microseconds.
-      program: the compiled program's text, which says where an operation comes from.
+      program: the compiled program's text, which tells where an operation comes from.
       count: how many to return.
 
     Returns:

@@ -28,7 +28,7 @@ _NEVER = -1  # no id is this, so that no hypothesis ends before the limit
 class Searcher:
     """A compiled search by a model of drawn parameters; call it to search.
 
-    Every output is as long as the longest source, whatever the model says.
+    Every output is as long as the longest source, whatever the model gives.
     """
 
     def __init__(

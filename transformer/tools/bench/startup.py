@@ -32,7 +32,7 @@ def measure_startup(config_arguments: Sequence[str], rounds: int) -> dict[str, A
 
 
 def _until_first_step(command: Sequence[str]) -> float:
-    """Return the seconds until a process has logged its first step; it is ended."""
+    """Return the seconds until a process has logged its first step; stop it then."""
     start = time.perf_counter()
     process = subprocess.Popen(
         command,

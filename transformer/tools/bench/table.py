@@ -39,14 +39,14 @@ def bench(
       settings: the resolved configuration.
       config_arguments: flags that give it, for ``startup``, which starts processes.
       what: "train", "loop", "greedy", "beam", "input", "startup" or "memory".
-      tokens: padded tokens a side of a step, None = the configuration's; but
-        for "input" a step is one batch, whatever ``batch.lengths`` says.
+      tokens: padded tokens per side of a step, None = the configuration's; but
+        for "input" a step is one batch, whatever ``batch.lengths`` is.
       length: of the longest sentence; the shortest is half as long.
       rounds: measurements, of which the median is printed.
       output: file for the same numbers, and what they were measured with, as JSON.
       profile: folder for a trace of one more step, for TensorBoard or Perfetto; its
         costliest operations are printed too.
-      log: is told the results, one line at a time.
+      log: takes the results, one line at a time.
 
     Returns:
       What is printed, by name.

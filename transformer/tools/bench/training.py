@@ -56,7 +56,7 @@ def measure_training(
 
     Args:
       settings: the configuration.
-      tokens: padded tokens a side of the batch.
+      tokens: padded tokens per side of the batch.
       length: of the longest sentence; the shortest is half as long.
       rounds: measurements.
       profile: folder for a trace, None = none.
@@ -83,10 +83,10 @@ def measure_training(
         "steps between two waits": calls,
         **spread(seconds, "step"),
         "real target tokens/s": int((batch["target"] != PAD).sum()) / median,
-        "target slots/s": height * length / median,
+        "padded target tokens/s": height * length / median,
         "compile, s": step.compile_seconds,
-        "operations a step, traced": counted,
-        "operations a step, by formula": formula,
+        "operations per step, traced": counted,
+        "operations per step, by formula": formula,
         "operations/s": counted / median,
         **peaks(settings.model.dtype, counted / median),
         "temporaries of a step, MB": temporaries(step.compiled),

@@ -23,10 +23,10 @@ _GROUPS = re.compile(
 
 
 def sent(program: str) -> int:
-    """Count the bytes that a device sends in a program, by rings of n devices.
+    """Count the bytes that a device sends in a compiled program, by rings of n devices.
 
-    ``2 (n - 1) / n`` of the bytes to reduce an array for all, ``(n - 1) / n`` to reduce
-    and scatter it or to exchange parts of it, ``n - 1`` times a device's own to gather.
+    ``2 (n - 1) / n`` of the bytes to all-reduce an array, ``(n - 1) / n`` to
+    reduce-scatter it or to exchange slices of it, ``n - 1`` shards to all-gather it.
 
     Args:
       program: HLO text.

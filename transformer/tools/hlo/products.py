@@ -11,7 +11,7 @@ from transformer.tools.hlo.shapes import dimensions
 
 
 def operations(program: str) -> int:
-    """Count the operations of a program's matrix products, 2 a multiply-add.
+    """Count the operations of a compiled program's matrix products, 2 per multiply-add.
 
     Args:
       program: HLO text.
@@ -35,8 +35,8 @@ def _products(line: Instruction) -> int:
         terms = math.prod(left[int(axis)] for axis in axes[1].split(","))
         return 2 * terms * math.prod(dimensions(line.shape))
     if line.opcode == "custom-call":  # a kernel of Pallas says it itself
-        told = re.search(r'"cost_estimate":\{"flops":"(\d+)"', line.attributes)
-        return int(told[1]) if told else 0
+        cost = re.search(r'"cost_estimate":\{"flops":"(\d+)"', line.attributes)
+        return int(cost[1]) if cost else 0
     return _convolution(line) if line.opcode == "convolution" else 0
 
 

@@ -1,4 +1,4 @@
-"""The text of a compiled program, cut into functions and added up over its loops."""
+"""The text of a compiled program: its computations, added up over its loops."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Instruction(NamedTuple):
     root: bool  # whether it is the result of its function
 
 
-Parts = dict[str, list[Instruction]]  # the functions of a program
+Computations = dict[str, list[Instruction]]  # of a program, by name
 
 
 @functools.lru_cache(maxsize=2)  # three counts of one program
-def parts_of(program: str) -> Parts:
-    """Cut a program into its functions; operands get the shapes that they have."""
-    parts: Parts = {}
+def computations_of(program: str) -> Computations:
+    """Split a program into its computations; operands get the shapes that they have."""
+    computations: Computations = {}
     shapes: dict[str, str] = {}
     for text in program.splitlines():
         head, line = _HEAD.match(text), _LINE.match(text)
         if head:
-            lines = parts[head[1]] = []
+            lines = computations[head[1]] = []
             shapes = {}
         elif line:
             root, name, shape, opcode, rest = line.groups()
@@ -52,13 +52,13 @@ def parts_of(program: str) -> Parts:
                     name, shape, opcode, names, known, inside, attributes, bool(root)
                 )
             )
-    return parts
+    return computations
 
 
-def names_called(line: Instruction, parts: Parts) -> list[str]:
+def names_called(line: Instruction, computations: Computations) -> list[str]:
     """Return the names of the functions that an instruction calls."""
     texts = " ".join(_CALLED.findall(line.attributes))
-    return [name for name in re.findall(r"[\w.-]+", texts) if name in parts]
+    return [name for name in re.findall(r"[\w.-]+", texts) if name in computations]
 
 
 def _entry(program: str) -> str:
@@ -82,50 +82,52 @@ def add_up(
     Raises:
       ValueError: if the text does not tell how often a loop runs.
     """
-    parts = parts_of(program)
+    computations = computations_of(program)
 
     @functools.cache
     def function_total(name: str) -> int:
-        return sum(line_total(line, parts[name]) for line in parts[name])
+        return sum(line_total(line, computations[name]) for line in computations[name])
 
     def line_total(line: Instruction, beside: Sequence[Instruction]) -> int:
         if opened is not None and line.opcode not in opened:
             return of(line)
-        called = [function_total(name) for name in names_called(line, parts)]
+        called = [function_total(name) for name in names_called(line, computations)]
         if line.opcode == "conditional":
             return max(called)
         inside = sum(called)
-        return of(line) + (inside and _trips(line, beside, parts) * inside)
+        return of(line) + (inside and _trips(line, beside, computations) * inside)
 
     return function_total(_entry(program))
 
 
-def _trips(line: Instruction, beside: Sequence[Instruction], parts: Parts) -> int:
-    """Return how often a loop runs: as its line says, or as it counts.
+def _trips(
+    line: Instruction, beside: Sequence[Instruction], computations: Computations
+) -> int:
+    """Return how often a loop runs: as its line tells, or as it counts.
 
     Args:
       line: the loop, or anything else, which runs once.
       beside: the function that it stands in.
-      parts: the program.
+      computations: the program.
     """
     if line.opcode != "while":
         return 1
     found = _TRIPS.search(line.attributes)
-    trips = int(found[1]) if found else _counted(line, beside, parts)
+    trips = int(found[1]) if found else _counted(line, beside, computations)
     if trips is None:
         raise ValueError(f"expected a loop of known length, got {line.attributes}")
     return trips
 
 
 def _counted(
-    line: Instruction, beside: Sequence[Instruction], parts: Parts
+    line: Instruction, beside: Sequence[Instruction], computations: Computations
 ) -> int | None:
     """Return the trips of ``while (i < n) i += 1``, None for any other loop."""
     names = {
         key: re.search(rf"{key}=%?([\w.-]+)", line.attributes)
         for key in ("condition", "body")
     }
-    condition, body = (parts[found[1]] for found in names.values() if found)
+    condition, body = (computations[found[1]] for found in names.values() if found)
     test = next(x for x in condition if x.root)
     if test.opcode != "compare" or "direction=LT" not in test.attributes:
         return None
@@ -146,7 +148,7 @@ _SAME = {"copy", "bitcast", "copy-start", "copy-done"}
 
 
 def _defined(lines: Sequence[Instruction], name: str) -> Instruction | None:
-    """Return the instruction that gives a value, copies passed over."""
+    """Return the instruction that gives a value, copies skipped."""
     line = next((x for x in lines if x.name == name), None)
     if line is not None and line.opcode in _SAME:
         return _defined(lines, line.names[0])

@@ -6,9 +6,9 @@ global batch, and a mesh of d x f x t devices (data, fsdp, tensor):
 * rows are sharded d f ways; parameters, gradients and moments f t ways, but for biases
   and norms, a thousandth of them, which count as replicated; of a layer's results those
   of its heads and of d_ff t ways, as are the logits;
-* with fsdp a device gathers all matrices before the first layer;
-* collectives are rings: of n devices each sends (n - 1) / n of the bytes to gather or
-  to reduce and scatter an array, twice that to reduce it for all;
+* with fsdp a device all-gathers all matrices before the first layer;
+* collectives are rings: of n devices each sends (n - 1) / n of the bytes to all-gather
+  or reduce-scatter an array, twice that to all-reduce it;
 * what is stored is float32, operands of products are in ``model.dtype``.
 
 Source: Rajbhandari et al., ZeRO, arXiv:1910.02054 (fsdp is its third stage); Shoeybi et
@@ -27,7 +27,7 @@ from transformer.tools.meshes.kept import FLOAT, OPERAND, stack_bytes
 
 
 class Mesh(NamedTuple):
-    """How many ways the rows, the parameters and the heads are cut."""
+    """How many ways the rows, the parameters and the heads are sharded."""
 
     data: int
     fsdp: int
@@ -58,7 +58,7 @@ class Cost(NamedTuple):
     moments: float  # bytes
     activations: float  # bytes, with all else that lives only within a step
     communication: float  # bytes sent in a step
-    operations: float  # in a step, 2 a multiply-add
+    operations: float  # in a step, 2 per multiply-add
 
 
 def cost(settings: Config, mesh: Mesh, load: Load) -> Cost:
@@ -74,8 +74,8 @@ def cost(settings: Config, mesh: Mesh, load: Load) -> Cost:
     held = FLOAT * (count.matrices / (mesh.fsdp * mesh.tensor) + count.vectors)
     moments = 2 if settings.optimizer.name == "adam" else 0
     trees = 1 if settings.optimizer.accumulation == 1 else 2  # the sum, and a part's
-    again = flops.recomputed(c, load.source, load.target, settings.parallel.remat)
-    operations = flops.train_step(c, *load) + load.rows * again
+    recomputed = flops.recomputed(c, load.source, load.target, settings.parallel.remat)
+    operations = flops.train_step(c, *load) + load.rows * recomputed
     return Cost(
         held,
         trees * held,
@@ -89,16 +89,16 @@ def cost(settings: Config, mesh: Mesh, load: Load) -> Cost:
 def activations(settings: Config, mesh: Mesh, load: Load) -> float:
     """Return the bytes that live within a step only, gradients apart.
 
-    For the rows of one part of a batch (``optimizer.accumulation``): ``stack_bytes``;
+    For the rows of one microbatch (``optimizer.accumulation``): ``stack_bytes``;
     the decoder's output with its gradient and the gradients that pass through the
     stacks, ``4 (S + 3 T) D``; the logits of ``loss.block`` rows, or of one column of
     the batch where that has more, twice in float32 and once as an operand. With fsdp
     the gathered matrices, and the table's gradient before it is scattered.
     """
-    c, how = config.transformer(settings.model), settings.parallel
+    c, remat = config.transformer(settings.model), settings.parallel.remat
     b = OPERAND[c.dtype]
     rows = load.rows / (settings.optimizer.accumulation * mesh.data * mesh.fsdp)
-    pair = stack_bytes(c, how.remat, load.source, load.target, mesh.tensor)
+    pair = stack_bytes(c, remat, load.source, load.target, mesh.tensor)
     pair += FLOAT * (load.source + 3 * load.target) * c.d_model
     scored = min(max(rows, settings.loss.block), rows * load.target)
     total = rows * pair + (2 * FLOAT + b) * scored * load.vocabulary / mesh.tensor
@@ -112,27 +112,27 @@ def activations(settings: Config, mesh: Mesh, load: Load) -> float:
 def communication(settings: Config, mesh: Mesh, load: Load) -> float:
     """Return the bytes that a device sends in a step.
 
-    With M numbers in matrices, W in vectors, and k parts of a batch:
+    With M numbers in matrices, W in vectors, and k microbatches:
 
-    * data, gradients of what a device holds reduced for all: ``2 (d - 1) / d 4 M / (f
+    * data, gradients of what a device holds all-reduced: ``2 (d - 1) / d 4 M / (f
       t)``; those of vectors over all rows, ``2 (d f - 1) / (d f) 4 W``;
-    * fsdp, matrices gathered in each part and their gradients reduced and scattered:
+    * fsdp, matrices all-gathered and their gradients reduce-scattered per microbatch:
       ``k 2 (f - 1) / f 4 M / t``. The backward pass asks for the layers' matrices once
       more; JAX's CPU compiler takes the first ones up to JAX 0.11.0, newer ones send
       half as much again;
-    * tensor, results of (B / (d f), n, D) in float32 reduced for all, ``2 (t - 1) / t``
+    * tensor, results of (B / (d f), n, D) in float32 all-reduced, ``2 (t - 1) / t``
       of their bytes. Forward, two in an encoder layer and three in a decoder layer;
-      backward, one for each product that a layer's parts begin with (Q, K, V, d_ff):
+      backward, one for each product that a sub-layer begins with (Q, K, V, d_ff):
       four and five, and two of the memory in each decoder layer; at the ends, the
       embeddings of both sides and the gradient of the decoder's output. With
       ``remat="layers"`` those of the forward pass once more.
     """
-    c, parts = config.transformer(settings.model), settings.optimizer.accumulation
+    c, k = config.transformer(settings.model), settings.optimizer.accumulation
     (d, f, t), (_, source, target, _) = mesh, load
     count, rows = parameter_count(c, load.vocabulary), d * f
     reduced = 2 * (d - 1) / d * count.matrices / (f * t)
     reduced += 2 * (rows - 1) / rows * count.vectors
-    gathered = parts * 2 * (f - 1) / f * count.matrices / t
+    gathered = k * 2 * (f - 1) / f * count.matrices / t
     forward, backward = 2 * source + 3 * target, (4 + 2) * source + 5 * target
     if settings.parallel.remat == "layers":
         forward *= 2

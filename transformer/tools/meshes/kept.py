@@ -20,7 +20,7 @@ def attention_bytes(
     and m keys, b bytes an operand: Q, K, V; the weights before and after the mask; the
     operands of the output's and of the first projections.
 
-    The kernel that a GPU has for the whole (``attention.fused_attention``) keeps no
+    The kernel that a GPU has for all of it (``attention.fused_attention``) keeps no
     weights; here they are counted.
     """
     b, weights = OPERAND[c.dtype], c.heads * queries * keys
@@ -76,9 +76,9 @@ def product_bytes(
       Bytes of a sentence pair: the float32 results of products with parameters.
     """
     query, key_value = c.heads * c.d_k, c.heads * (c.d_k + c.d_v)
-    cut = (source + 2 * target) * query + (2 * source + target) * key_value
-    cut += (source + target) * c.d_ff
-    return FLOAT * (cut / tensor + (2 * source + 3 * target) * c.d_model)
+    sharded = (source + 2 * target) * query + (2 * source + target) * key_value
+    sharded += (source + target) * c.d_ff
+    return FLOAT * (sharded / tensor + (2 * source + 3 * target) * c.d_model)
 
 
 def stack_bytes(
@@ -88,7 +88,7 @@ def stack_bytes(
 
     With "none" N times ``layer_bytes``. Otherwise N times the layers' inputs,
     ``4 (S + T) D``, with "dots" ``product_bytes`` too, and once the larger of
-    ``layer_bytes``: one layer is computed again at a time.
+    ``layer_bytes``: one layer is recomputed at a time.
     """
     each = layer_bytes(c, source, target, tensor)
     if remat == "none":

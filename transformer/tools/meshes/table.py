@@ -25,7 +25,7 @@ class Figures(NamedTuple):
     held: float  # bytes, from step to step: parameters and moments
     within: float  # bytes, within a step: gradients, activations and all else
     sent: float  # bytes
-    operations: float  # 2 a multiply-add
+    operations: float  # 2 per multiply-add
 
 
 MESHES = [
@@ -62,12 +62,12 @@ def table(
 
     Args:
       settings: all but the sizes.
-      tokens: padded tokens a side of the global batch; rounded to what all meshes can
+      tokens: padded tokens per side of the global batch; rounded to what all meshes can
         shard.
       length: of the sentences on both sides.
       devices: real or simulated; for meshes of at most so many a step is compiled, for
         larger ones the formula serves.
-      log: is told before each compilation, which may take minutes.
+      log: called before each compilation, which may take minutes.
     """
     vocabulary = models.configured_vocabulary(settings)
     settings = sizes.here(settings, vocabulary)
@@ -84,10 +84,10 @@ def table(
             else:
                 found = by_formula(sized, mesh, load)
             cells.append((name, str(mesh.devices), str(mesh), *_cells(found), source))
-    how = settings.parallel
+    spread = settings.parallel
     return Table(
-        f"One step of {rows:,} x {length} tokens a side, V = {vocabulary:,}, "
-        f"{settings.model.dtype}, remat={how.remat}, layers={how.layers}",
+        f"One step of {rows:,} x {length} tokens per side, V = {vocabulary:,}, "
+        f"{settings.model.dtype}, remat={spread.remat}, layers={spread.layers}",
         ("model", "devices", "data x fsdp x tensor", "parameters and moments, GB")
         + ("gradients and activations, GB", "sum, GB")
         + ("sent, GB", "operations, 10^12", "from"),

@@ -28,10 +28,10 @@ def lower_all(
 
     Args:
       request: what is lowered.
-      log: is told before each program.
+      log: called before each program.
 
     Returns:
-      What is found by name, and no table.
+      The results by name, and no table.
     """
     target, work = request.target, request.work
     devices, rows = jax.devices("cpu")[:1], {}
@@ -39,7 +39,7 @@ def lower_all(
     request = dataclasses.replace(request, settings=settings)
     for cards, kind_of_card in _CARDS.items():
         chosen = traces.choices(settings, kind_of_card, largest(work.shapes)[1:])
-        told = [chosen["products"], f"attention {chosen['attention']}"]
+        notes = [chosen["products"], f"attention {chosen['attention']}"]
         try:
             for kind, shape in request.programs(len(devices)):
                 log(f"lowering {kind}, {shape_text(shape)}, for {target}, {cards}")
@@ -48,12 +48,12 @@ def lower_all(
                 text = traced.lower(lowering_platforms=(target,)).as_text()
                 calls = text.count("@__cudnn$fmha")
                 kernels = f" with {calls} calls of the kernel" if calls else ""
-                told.append(f"{kind} lowered{kernels}")
+                notes.append(f"{kind} lowered{kernels}")
         except RuntimeError as error:
             if "cuDNN" not in str(error):
                 raise
-            told.append(f"not lowered, as JAX asks for an installed cuDNN: {error}")
-        rows[cards] = "; ".join(told)
+            notes.append(f"not lowered, as JAX asks for an installed cuDNN: {error}")
+        rows[cards] = "; ".join(notes)
     rows["not known without the card"] = (
         "memory, seconds to compile, size of programs, bytes moved, time: the compiler "
         "tries kernels on the card"

@@ -45,12 +45,12 @@ def plan(
       settings: the resolved configuration.
       target: of ``targets.TARGETS``, or "cuda", for which programs are lowered only.
       what: "all", or one of TRACES.
-      tokens: padded tokens a side of a step's batch, None = the configuration's.
+      tokens: padded tokens per side of a step's batch, None = the configuration's.
       length: of sentences on both sides, None = those of the data, see ``work_of``.
       every: compile the step for all shapes of batches, not for the largest only.
       output: file for the same numbers as JSON.
-      progress: is told before each compilation, which may take minutes.
-      log: is told the results, one line at a time.
+      progress: called before each compilation, which may take minutes.
+      log: takes the results, one line at a time.
 
     Returns:
       What is printed, by name.
@@ -93,12 +93,12 @@ def _of_config(settings: Config, work: Work) -> dict[str, Any]:
     tree = models.abstract(models.make(settings, *work.sizes))
     groups = in_order(range(1, work.longest + 1), work.longest)
     lengths = {group.length for group in groups}
-    again = flops.recomputed(c, shape[1], shape[2], settings.parallel.remat)
-    operations = flops.train_step(c, *shape, work.sizes[1]) + shape[0] * again
+    recomputed = flops.recomputed(c, shape[1], shape[2], settings.parallel.remat)
+    operations = flops.train_step(c, *shape, work.sizes[1]) + shape[0] * recomputed
     return {
         "configuration": settings.name,
         "largest batch, rows x source x target": f"{shape_text(shape)}, {work.origin}",
-        "shapes of batches, a program each": work.programs,
+        "shapes of batches, a compiled program each": work.programs,
         "lengths of evaluation and search, a program each or more": len(lengths),
         "rows of the tables of embeddings": shape_text(work.sizes),
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(tree)),

@@ -2,7 +2,7 @@
 
 A step takes no less time than the longer of two (the roofline):
 
-    operations / (operations a second)    bytes moved / (bytes a second)
+    operations / (operations per second)    bytes moved / (bytes per second)
 
 This is a bound and no measurement: nothing overlaps so well, and no program reaches
 both numbers of a datasheet. Communication between devices is counted, but is no part
@@ -31,9 +31,9 @@ from transformer.tools.traces import Case
 
 
 class Counts(NamedTuple):
-    """What a program does on each device, by its text, see ``hlo``."""
+    """What a compiled program does on each device, by its text, see ``hlo``."""
 
-    operations: int  # of products, 2 a multiply-add
+    operations: int  # of products, 2 per multiply-add
     moved: int  # bytes, to and from the main memory
     sent: int  # bytes, to other devices
 
@@ -47,7 +47,7 @@ class Counts(NamedTuple):
 
 
 class Program(NamedTuple):
-    """What the compiler says of a program; of one device each."""
+    """A compiled program, by what the compiler reports of one device."""
 
     kind: str  # of TRACES
     shape: Shape
@@ -70,7 +70,7 @@ def bound(chip: Chip, operations: float, moved: float) -> tuple[float, str]:
 
     Args:
       chip: the device.
-      operations: of products, 2 a multiply-add.
+      operations: of products, 2 per multiply-add.
       moved: bytes to and from its memory.
 
     >>> chip = Chip("one", peak=1e12, bandwidth=1e9, memory=1e9)
@@ -89,10 +89,10 @@ def compile_all(
 
     Args:
       request: what is compiled, and for which TPU.
-      log: is told before each compilation, which may take minutes.
+      log: called before each compilation, which may take minutes.
 
     Returns:
-      What is found by name, and a table of the programs, None if none fits.
+      The results by name, and a table of the programs, None if none fits.
     """
     target, work = request.target, request.work
     devices = targets.devices(target)
@@ -175,7 +175,7 @@ def _step(
     one, steps = counts[most], settings.train.steps
     seconds = sum(p.compile_seconds for p in found.values()) / len(found)
     return {
-        "largest step, 10^12 operations a device": one.operations / 1e12,
+        "largest step, 10^12 operations per device": one.operations / 1e12,
         "  GB to and from its memory": one.moved / 1e9,
         "  GB by XLA's count, loops once and on-chip memory too": (
             found[most].accessed / 1e9
@@ -186,7 +186,7 @@ def _step(
         f"{steps:,} steps take at least, h (a bound, not measured)": (
             mean * steps / 3600
         ),
-        f"compilation of {work.programs} train steps in a row here, s": (
+        f"compilation of {work.programs} train steps one by one here, s": (
             seconds * work.programs
         ),
     }

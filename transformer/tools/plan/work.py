@@ -28,8 +28,8 @@ class Work(NamedTuple):
     sizes: tuple[int, int]  # rows of the source's and of the target's table
     shapes: Mapping[Shape, float]  # (R, S, T) of a step's batch -> share of the steps
     longest: int  # tokens of a side
-    programs: int  # train steps to compile, one a shape
-    origin: str  # says where the shapes come from
+    programs: int  # train steps to compile, one per shape
+    origin: str  # where the shapes come from
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,8 +60,8 @@ class Request:
             found += [("train", shape) for shape in chosen]
         if "evaluate" in self.kinds:
             axes = parallel.axis_sizes(self.settings.parallel, devices)
-            parts = parallel.row_shards(axes)
-            (group,) = in_order(longest, decoding.tokens * parts, parts)
+            shards = parallel.row_shards(axes)
+            (group,) = in_order(longest, decoding.tokens * shards, shards)
             found += [("evaluate", (group.height, group.length, group.length))]
         if "search" in self.kinds:
             (group,) = in_order(longest, decoding.tokens * devices, devices)
@@ -80,7 +80,7 @@ def work_of(settings: Config, length: int | None, log: Callable[[str], None]) ->
     Args:
       settings: the configuration.
       length: of sentences on both sides, None = as in the data.
-      log: is told of the preparation of data.
+      log: takes lines about the preparation of data.
 
     Raises:
       UserError: if the size of the vocabulary is not known.
