@@ -153,7 +153,7 @@ BROKEN = [
 @pytest.mark.parametrize("name, breaking", BROKEN, ids=[f.__name__ for _, f in BROKEN])
 def test_a_broken_model_fails(name, breaking, patch):
     breaking(patch)
-    assert not measure(name) <= check._TOLERANCE  # NaN fails too
+    assert not measure(name) <= check.TOLERANCE  # NaN fails too
 
 
 def test_every_check_has_been_seen_to_fail():
@@ -164,7 +164,7 @@ def test_one_failure_fails_the_command(monkeypatch):
     lines: list[str] = []
     checks = {"sound": lambda it: 0.0, "unsound": lambda it: float("nan")}
     monkeypatch.setattr(check, "CHECKS", checks)
-    monkeypatch.setattr(check, "_subject", lambda workdir, settings: settings)
+    monkeypatch.setattr(check, "subject", lambda workdir, settings: settings)
     assert check.check(settings=SOUND, log=lines.append) == 1
     assert [line[:4] for line in lines[:2]] == ["pass", "FAIL"]
     assert lines[-1] == "1 of 2 checks passed"
@@ -173,7 +173,7 @@ def test_one_failure_fails_the_command(monkeypatch):
 def test_the_model_is_looked_at_in_float32(monkeypatch):
     monkeypatch.setattr(check, "init_params", lambda model, key: {})
     assert SOUND.model.dtype == "bfloat16"
-    assert check._subject(None, SOUND).model.config.dtype == "float32"
+    assert check.subject(None, SOUND).model.config.dtype == "float32"
 
 
 @pytest.mark.parametrize("precision, passes", [("HIGHEST", True), ("DEFAULT", False)])

@@ -8,7 +8,38 @@ import flax.linen as nn
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from transformer.nn import layers, matmul
+from transformer.nn import hardware, layers, matmul
+from transformer.nn.hardware import Hardware
+
+
+class Base(nn.Module):
+    """What every model has.
+
+    Attributes:
+      config: sizes and choices.
+      source_size: V of the source vocabulary.
+      target_size: V of the target vocabulary.
+      remat: what the backward pass of training, that is of a call with a dropout key,
+        recomputes: "none", all of "layers" but their inputs, or all but these and the
+        products with parameters, "dots".
+      hardware: that programs are traced for; None = this process's first device.
+    """
+
+    config: Any
+    source_size: int
+    target_size: int
+    remat: str = "none"
+    hardware: Hardware | None = None
+
+    @property
+    def kind(self) -> Hardware:
+        """The hardware that programs are traced for."""
+        return self.hardware or hardware.here()
+
+    @property
+    def operands(self) -> str:
+        """The dtype of the operands of products with parameters."""
+        return self.kind.operands(self.config.dtype)
 
 
 def kernel_of(module: nn.Module, name: str, shape: tuple[int, int]) -> matmul.Kernel:

@@ -29,9 +29,9 @@ from transformer.models.caches import (
     extended,
     one_block,
 )
-from transformer.models.modules import LayerNorm
+from transformer.models.modules import Base, LayerNorm
 from transformer.models.sublayers import FeedForward, MultiHeadAttention, Residual
-from transformer.nn import attention, dropout, hardware, layers, matmul, positions
+from transformer.nn import attention, dropout, layers, matmul, positions
 from transformer.nn.hardware import Hardware
 from transformer.parallel import Rules
 
@@ -152,41 +152,18 @@ def _layer_of(
     return apply
 
 
-class Transformer(nn.Module):
+class Transformer(Base):
     """The encoder-decoder model of Figure 1.
 
     Its layers are unrolled or, given parameters as ``stacks.stack`` has them, scanned:
     then the compiled program holds one of them. This and ``remat`` change no result
     beyond rounding.
-
-    Attributes:
-      config: sizes and choices.
-      source_size: V of the source vocabulary.
-      target_size: V of the target vocabulary.
-      remat: what the backward pass of training, that is of a call with a dropout key,
-        computes again: "none", all of "layers" but their inputs, or all but these and
-        the products with parameters, "dots".
-      hardware: that programs are traced for; None = this process's first device.
     """
 
     config: config.Transformer
-    source_size: int
-    target_size: int
-    remat: str = "none"
-    hardware: Hardware | None = None
 
     partition: ClassVar[Rules] = PARTITION
     stacks: ClassVar[tuple[str, ...]] = tuple(STACKS)
-
-    @property
-    def kind(self) -> Hardware:
-        """The hardware that programs are traced for."""
-        return self.hardware or hardware.here()
-
-    @property
-    def operands(self) -> str:
-        """The dtype of the operands of products with parameters."""
-        return self.kind.operands(self.config.dtype)
 
     def setup(self):
         c = self.config

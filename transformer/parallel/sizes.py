@@ -68,19 +68,21 @@ def follow(
 def bytes_a_slot(settings: Config, target_size: int, beam: int) -> float:
     """Return the bytes of a search for each source slot, where sentences are shortest.
 
-    A sentence of S = 16 slots has the keys and values of N layers, ``4 N H (d_k +
-    d_v)`` bytes a position, at S positions of the source and S + ``extra_tokens`` of
-    each of J hypotheses; and J rows of logits, of probabilities and of scores, ``4 V``
-    each.
+    A sentence of S = 16 padded tokens has the keys and values of N layers, ``4 N H (d_k
+    + d_v)`` bytes per position (another model a state, ``4 D``), at S positions of the
+    source and S + ``extra_tokens`` of each of J hypotheses; and J rows of logits, of
+    probabilities and of scores, ``4 V`` each.
 
     Args:
       settings: the model, and ``decode.extra_tokens``.
       target_size: V.
       beam: J.
     """
-    c = config.transformer(settings.model)
+    c = settings.model
     positions = _SHORTEST + beam * (_SHORTEST + settings.decode.extra_tokens)
-    cached = positions * c.layers * c.heads * (c.d_k + c.d_v)
+    cached = positions * c.d_model
+    if isinstance(c, config.Transformer):
+        cached = positions * c.layers * c.heads * (c.d_k + c.d_v)
     return _FLOAT * (cached + 3 * beam * target_size) / _SHORTEST
 
 

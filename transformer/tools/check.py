@@ -23,7 +23,7 @@ from transformer.run.records import announce
 
 # Float32 sums taken in another order differ by some units in the last place, 1.2e-7 of
 # the largest number, a product; a leak moves logits by a good part of their size.
-_TOLERANCE = 1e-4
+TOLERANCE = 1e-4
 
 _ROWS, _SOURCE, _TARGET = 4, 9, 20  # more than a block of the cache holds
 
@@ -168,20 +168,21 @@ def check(
     Returns:
       0 if all passed, else 1.
     """
-    subject = _subject(workdir, settings)
+    it = subject(workdir, settings)
     width = max(map(len, CHECKS))
     failed = 0
     for name, measure in CHECKS.items():
-        value = measure(subject)
-        passed = value <= _TOLERANCE  # NaN fails
+        value = measure(it)
+        passed = value <= TOLERANCE  # NaN fails
         failed += not passed
         verdict = "pass" if passed else "FAIL"
-        log(f"{verdict}  {name:{width}}  difference {value:.1e}, allowed {_TOLERANCE}")
+        log(f"{verdict}  {name:{width}}  difference {value:.1e}, allowed {TOLERANCE}")
     log(f"{len(CHECKS) - failed} of {len(CHECKS)} checks passed")
     return int(failed > 0)
 
 
-def _subject(workdir: Path | None, settings: Config | None) -> Subject:
+def subject(workdir: Path | None, settings: Config | None) -> Subject:
+    """Return a trained model, or an untrained one of a configuration, and sentences."""
     if workdir is not None:
         trained = translate.load(workdir)
         settings, params = trained.settings, trained.params
