@@ -151,7 +151,7 @@ def test_figures_stand_beside_the_paper_s(small):
     assert base["PPL ours - paper"] == "+0.080"
     assert one_head["PPL paper"] == "5.29" and one_head["PPL ours - paper"] == "+0.210"
     assert base["BLEU paper"] == "25.8" and one_head["BLEU paper"] == "24.9"
-    scores = [runs.find(small)[0][i].figure("bleu") for i in range(3)]
+    scores = [runs.find(small)[0][i].score("bleu") for i in range(3)]
     assert base["BLEU ours"].startswith(f"{sum(scores) / 3:.2f} ± ")
     assert base["params paper, M"] == "65" and one_head["params paper, M"] == ""
     assert base["FLOPs paper"] == "3.3e18" and one_head["FLOPs paper"] == ""

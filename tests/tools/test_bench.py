@@ -229,7 +229,7 @@ def test_input_is_measured_on_the_run_s_own_batches():
     assert rows["batches"] == 200 and rows["batches/s"] > 0
     ready = rows["batches/s"] / rows["steps/s"]
     assert rows["batches ready when a step ends"] == pytest.approx(ready)
-    assert 0 < rows["shapes, a program each"] <= values.batch.shapes
+    assert 0 < rows["shapes, a compiled program each"] <= values.batch.shapes
 
 
 @pytest.mark.parametrize("what", ["loop", "input", "startup"])

@@ -61,11 +61,11 @@ BASE: Mapping[str, Any] = MappingProxyType(
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A row of Table 3, or one of which the paper prints no figures.
+    """A row of Table 3, or one of which the paper prints no values.
 
     Attributes:
       changes: what differs from ``BASE``, in the paper's terms.
-      perplexity: per piece, on newstest2013; None = no figure.
+      perplexity: per piece, on newstest2013; None = not printed.
       bleu: on newstest2013.
       millions: of parameters; None where the cell is blank.
     """
@@ -206,7 +206,7 @@ TABLE4 = (
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """``first`` has a worse figure than ``second``, or nearly the same one."""
+    """``first`` has a worse value than ``second``, or nearly the same one."""
 
     first: str
     second: str
@@ -308,15 +308,15 @@ CLAIMS = (
     ),
 )
 
-# The last digit printed: two figures that differ by one may have been rounded apart.
+# The last digit printed: two values that differ by one may have been rounded apart.
 _DIGIT = {"perplexity": 0.01, "bleu": 0.1}
 
 
 def against_base(name: str, measure: Measure) -> Comparison | None:
-    """Return what a row's printed figure says beside that of the base model.
+    """Return how a row's printed value compares with that of the base model.
 
-    Figures that differ by no more than their last digit are the same; a row without a
-    figure is worse if a claim says so, otherwise the paper says nothing of it.
+    Values that differ by no more than their last digit are the same; a row without a
+    value is worse if a claim holds so, otherwise the paper is silent on it.
     """
     printed, base = getattr(TABLE3[name], measure), getattr(TABLE3["base"], measure)
     if printed is None:
@@ -329,9 +329,9 @@ def against_base(name: str, measure: Measure) -> Comparison | None:
     return Comparison("base", name, measure)
 
 
-def badness(measure: Measure, figure: float) -> float:
-    """Return a figure as tests compare it: log perplexity, or BLEU times -1."""
-    return math.log(figure) if measure == "perplexity" else -figure
+def badness(measure: Measure, value: float) -> float:
+    """Return a value as tests compare it: log perplexity, or BLEU times -1."""
+    return math.log(value) if measure == "perplexity" else -value
 
 
 def margin(measure: Measure) -> float:
@@ -340,6 +340,6 @@ def margin(measure: Measure) -> float:
     It is that of 32 heads from the base model, the smallest one from which section 6.2
     draws a conclusion: 0.018 of log perplexity (1.8 %), and 0.4 BLEU.
     """
-    figures = [getattr(TABLE3[name], measure) for name in ("A_h32", "base")]
-    first, second = (badness(measure, figure) for figure in figures)
+    values = [getattr(TABLE3[name], measure) for name in ("A_h32", "base")]
+    first, second = (badness(measure, value) for value in values)
     return round(first - second, 4)

@@ -77,7 +77,7 @@ class Run:
         """The scores of that checkpoint."""
         return self.results[self.checkpoint]
 
-    def figure(self, measure: Measure) -> float:
+    def score(self, measure: Measure) -> float:
         """Return perplexity or BLEU."""
         if measure == "perplexity":
             return self.measured["perplexity"]
@@ -334,7 +334,7 @@ def _measure(run: Run) -> dict[str, Any]:
         found["BLEU"] = run.measured["bleu"][BLEU]["signature"]
         found["lines"] = len(run.references)
         averaged = len(run.results["averaged_steps"])
-        _ = run.figure("perplexity"), run.figure("bleu"), run.translations
+        _ = run.score("perplexity"), run.score("bleu"), run.translations
     except KeyError as error:
         raise UserError(
             f"{run.folder / 'results.json'}: expected the key {error}, which "

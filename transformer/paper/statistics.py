@@ -1,7 +1,7 @@
 """What seeds and sentences allow one to say about a difference.
 
 Two sources of chance are kept apart. *Seeds*: another run of the same row gives another
-figure; Welch's t-test over runs. *Sentences*: another test set gives another BLEU; the
+value; Welch's t-test over runs. *Sentences*: another test set gives another BLEU; the
 paired bootstrap over sentences. A verdict on BLEU needs both.
 """
 
@@ -29,7 +29,7 @@ class Summary:
 
     Attributes:
       count: n.
-      mean: of the figures.
+      mean: of the values.
       deviation: with n - 1 in the denominator; nan for one seed.
       low, high: 95 % interval of the mean, ``mean -+ t(.975; n - 1) * deviation /
         sqrt(n)``; infinite for one seed.
@@ -42,12 +42,12 @@ class Summary:
     high: float
 
 
-def summary(figures: Sequence[float]) -> Summary:
+def summary(values: Sequence[float]) -> Summary:
     """Return mean, standard deviation and 95 % interval (Student) over seeds."""
-    n, mean = len(figures), float(np.mean(figures))
+    n, mean = len(values), float(np.mean(values))
     if n == 1:
         return Summary(1, mean, math.nan, -math.inf, math.inf)
-    deviation = float(np.std(figures, ddof=1))
+    deviation = float(np.std(values, ddof=1))
     reach = _t(1 - LEVEL / 2, n - 1) * deviation / math.sqrt(n)
     return Summary(n, mean, deviation, mean - reach, mean + reach)
 
@@ -107,7 +107,7 @@ def welch(first: Sequence[float], second: Sequence[float]) -> OverSeeds:
     freedom ``error^4 / (sum over i of (si^2 / ni)^2 / (ni - 1))``.
 
     Args:
-      first: a figure per seed.
+      first: a value per seed.
       second: likewise, of the other row.
 
     Returns:
@@ -246,18 +246,18 @@ def _more_seeds(
     return Verdict("not enough seeds", more)
 
 
-def judge_printed(figures: Sequence[float], printed: float, margin: float) -> Verdict:
-    """Judge whether a row reaches a printed figure, which is taken as exact.
+def judge_printed(values: Sequence[float], printed: float, margin: float) -> Verdict:
+    """Judge whether a row reaches a printed value, which is taken as exact.
 
     Args:
-      figures: badness of each run.
-      printed: badness of the paper's figure.
+      values: badness of each run.
+      printed: badness of the paper's value.
       margin: that our mean may be worse by.
     """
-    n, value = len(figures), float(np.mean(figures)) - printed
+    n, value = len(values), float(np.mean(values)) - printed
     if n < 2:
         return Verdict("not enough seeds", 2 - n, least=True)
-    deviation = float(np.std(figures, ddof=1))
+    deviation = float(np.std(values, ddof=1))
     decision = decide(
         OverSeeds(value, deviation / math.sqrt(n), n - 1), "reached", margin
     )
@@ -339,8 +339,8 @@ def rank_correlation(
     """Return Spearman's coefficient and its two-sided p-value over permutations.
 
     Args:
-      first: figures.
-      second: figures of the same rows; equal figures share their mean rank.
+      first: values.
+      second: values of the same rows; equal values share their mean rank.
 
     Returns:
       ``(coefficient, p)``; (nan, nan) where one column has no order.

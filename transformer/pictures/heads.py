@@ -262,8 +262,8 @@ def word_picture(maps: Maps, word: str) -> plots.Picture:
 
 def _spelt(labels: Sequence[str], words: Sequence[int]) -> list[str]:
     """Return the full word of each position, "" for special ids."""
-    whole: dict[int, str] = {-1: ""}
+    full: dict[int, str] = {-1: ""}
     for label, word in zip(labels, words, strict=True):
         if word >= 0:
-            whole[word] = whole.get(word, "") + label.strip("\u2026\u2423")
-    return [whole[word] for word in words]
+            full[word] = full.get(word, "") + label.strip("\u2026\u2423")
+    return [full[word] for word in words]

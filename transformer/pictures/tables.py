@@ -36,13 +36,13 @@ class Table:
                 raise ValueError(f"expected {len(self.columns)} cells, got {row}")
 
 
-def scientific(figure: float | None, digits: int = 2) -> str:
+def scientific(value: float | None, digits: int = 2) -> str:
     """Write a large number as the paper does, nothing for None.
 
     >>> scientific(2.298e19, 1)
     '2.3e19'
     """
-    return "" if figure is None else f"{figure:.{digits}e}".replace("e+", "e")
+    return "" if value is None else f"{value:.{digits}e}".replace("e+", "e")
 
 
 def digits(value: float) -> str:

@@ -270,9 +270,9 @@ def _describe(tree: Any) -> dict[str, str]:
 
 def _compare(record: dict[str, Any], expected: dict[str, str], path: Path) -> None:
     """Check that the arrays of a checkpoint are those expected, by ``_describe``."""
-    parts = {name.split(".")[0] for name in expected}
-    saved = {k: v for k, v in record["arrays"].items() if k.split(".")[0] in parts}
-    missing = parts - {name.split(".")[0] for name in saved}
+    groups = {name.split(".")[0] for name in expected}
+    saved = {k: v for k, v in record["arrays"].items() if k.split(".")[0] in groups}
+    missing = groups - {name.split(".")[0] for name in saved}
     if missing and record["metadata"].get("inference_only"):
         raise UserError(
             f"{path} is inference-only, it holds no {', '.join(sorted(missing))}: "

@@ -63,7 +63,7 @@ class Target(NamedTuple):
 
 _CORES = (
     "a v4 is run as one device of two cores; libtpu compiles for each core as a device "
-    "of its own here, so that figures per device are those of half a chip"
+    "of its own here, so that values per device are those of half a chip"
 )
 
 # By the names of Cloud TPU: those of v3, v4 and v5p count cores, two a chip.

@@ -185,7 +185,7 @@ def _compared(study: Study, claimed: Comparison) -> str:
 
 
 def ranks(study: Study) -> Table:
-    """Return how our figures rank the rows beside how the paper's do."""
+    """Return how our values rank the rows beside how the paper's do."""
     lines = []
     for measure in MEASURES:
         known = [row for row in study.rows if getattr(TABLE3[row], measure) is not None]

@@ -33,22 +33,22 @@ class Study:
         self.rows = {name: [r for r in runs if r.row == name] for name in names}
         self._scores: dict[str, np.ndarray] = {}
 
-    def figures(self, row: str, measure: Measure) -> list[float]:
-        """Return the figure of each seed."""
-        return [run.figure(measure) for run in self.rows[row]]
+    def scores(self, row: str, measure: Measure) -> list[float]:
+        """Return the score of each seed."""
+        return [run.score(measure) for run in self.rows[row]]
 
     def summary(self, row: str, measure: Measure) -> Summary:
         """Return mean, deviation and interval over seeds."""
-        return summary(self.figures(row, measure))
+        return summary(self.scores(row, measure))
 
     def badness(self, row: str, measure: Measure) -> list[float]:
         """Return ``rows.badness`` of each seed."""
-        return [rows.badness(measure, one) for one in self.figures(row, measure)]
+        return [rows.badness(measure, one) for one in self.scores(row, measure)]
 
     def sentences(self, first: str, second: str) -> OverSentences:
         """Return by how much BLEU of ``first`` is below that of ``second``."""
-        value = np.mean(self.figures(second, "bleu")) - np.mean(
-            self.figures(first, "bleu")
+        value = np.mean(self.scores(second, "bleu")) - np.mean(
+            self.scores(first, "bleu")
         )
         return OverSentences(
             float(value), self._resampled(second) - self._resampled(first)
@@ -94,7 +94,7 @@ def study_name(run: Run) -> str:
 
 
 def is_faithful(run: Run) -> bool:
-    """Tell whether the paper's figures were measured on the same data and sizes."""
+    """Tell whether the paper's values were measured on the same data and sizes."""
     return run.table == 2 or (run.data == "wmt14" and run.scale == 1)
 
 
@@ -103,9 +103,9 @@ NAMES = {"perplexity": "PPL", "bleu": "BLEU"}
 DECIMALS = {"perplexity": 3, "bleu": 2}
 
 
-def printed_text(measure: Measure, figure: float) -> str:
-    """Write a figure with as many digits as the paper prints."""
-    return f"{figure:.2f}" if measure == "perplexity" else f"{figure:.1f}"
+def printed_text(measure: Measure, value: float) -> str:
+    """Write a value with as many digits as the paper prints."""
+    return f"{value:.2f}" if measure == "perplexity" else f"{value:.1f}"
 
 
 def p_text(p: float) -> str:

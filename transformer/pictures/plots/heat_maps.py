@@ -27,7 +27,7 @@ def maps(
 
     Args:
       every: the matrices.
-      wide: how many in a row.
+      wide: how many side by side.
       first: the number of the first row and column.
       signed: colours for both signs, white for 0; else from 0 up.
     """

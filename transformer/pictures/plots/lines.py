@@ -42,11 +42,11 @@ def powers(
 def curves(
     label: str, rows: Mapping[str, Sequence[Sequence[tuple[int, float]]]]
 ) -> Picture:
-    """Draw a figure by step, a small panel per row, the first row behind all others.
+    """Draw values by step, a small panel per row, the first row behind all others.
 
     Args:
       label: what the vertical axis is; it is logarithmic.
-      rows: name to one line of (step, figure) per seed.
+      rows: name to one line of (step, value) per seed.
     """
     wide = min(4, len(rows))
     high = -(-len(rows) // wide)
@@ -63,7 +63,7 @@ def curves(
                 axes.plot(*zip(*line, strict=True), color=OURS, linewidth=1.2)
             axes.set_title(name)
         even_ticks(panels[0, 0], "y")
-        figure.suptitle(f"grey: {first}; a line a seed", fontsize="medium")
+        figure.suptitle(f"grey: {first}; a line per seed", fontsize="medium")
         figure.supxlabel("step")
         figure.supylabel(label)
 
@@ -74,7 +74,7 @@ def panels(
     x_label: str,
     panels: Sequence[tuple[str, bool, Mapping[str, Sequence[tuple[float, float]]]]],
 ) -> Picture:
-    """Draw figures by step, panels one above the other with one legend.
+    """Draw values by step, panels one above the other with one legend.
 
     Args:
       x_label: what the horizontal axis is.

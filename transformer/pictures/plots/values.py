@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Mark(NamedTuple):
-    """A figure of ours with its interval, and the paper's on the same axis."""
+    """A value of ours with its interval, and the paper's on the same axis."""
 
     name: str
     value: float
@@ -24,12 +24,12 @@ class Mark(NamedTuple):
 
 
 def marks(panels: Sequence[tuple[str, bool, Sequence[Mark]]], paper: str) -> Picture:
-    """Draw figures by row, with intervals and the paper's figures, side by side.
+    """Draw values by row, with intervals and the paper's values, side by side.
 
     Args:
       panels: what the axis is, whether it is logarithmic, and the rows from the top;
         all panels have the same ones.
-      paper: how the paper's figures are placed, for the legend.
+      paper: how the paper's values are placed, for the legend.
     """
 
     def paint(figure: Figure) -> None:
@@ -67,13 +67,13 @@ def bars(
     y_label: str,
     rows: Mapping[str, Sequence[float]],
 ) -> Picture:
-    """Draw figures by name, a colour for each row, with a number on every bar.
+    """Draw values by name, a colour for each row, with a number on every bar.
 
     Args:
       title: stands above.
       x_labels: below the groups of bars.
       y_label: what the vertical axis is.
-      rows: what stands in the legend, to a figure for each group.
+      rows: what stands in the legend, to a value for each group.
     """
 
     def paint(figure: Figure) -> None:

@@ -20,23 +20,25 @@ def measure_input(settings: Config, rounds: int) -> dict[str, Any]:
     """Make batches of the configuration's own data; then train on one of them."""
     with tempfile.TemporaryDirectory() as folder:
         prepared = prepare(settings, folder)
-        plan = batches.Batches(prepared.corpora["train"], settings.batch, settings.seed)
+        stream = batches.Batches(
+            prepared.corpora["train"], settings.batch, settings.seed
+        )
 
         def work() -> int:
-            return sum(1 for _ in batches.prefetch(plan, 0, _INPUT_STEPS))
+            return sum(1 for _ in batches.prefetch(stream, 0, _INPUT_STEPS))
 
         seconds = times(rounds, work)
         model = models.make(settings, *prepared.vocabulary.sizes)
-        step = Stepper(settings, model, plan.batch_at(0))
+        step = Stepper(settings, model, stream.batch_at(0))
     times(2, step)
-    made = _INPUT_STEPS * plan.lengths / statistics.median(seconds)
-    training = plan.lengths * statistics.median(times(rounds, step))
+    made = _INPUT_STEPS * stream.lengths / statistics.median(seconds)
+    training = stream.lengths * statistics.median(times(rounds, step))
     return {
-        "batches": _INPUT_STEPS * plan.lengths,
+        "batches": _INPUT_STEPS * stream.lengths,
         **spread(seconds, "all of them"),
         "batches/s": made,
         "steps/s": 1 / training,
         "batches ready when a step ends": made * training,
-        "padding": plan.epoch.padding,
-        "shapes, a program each": len(plan.shapes),
+        "padding": stream.epoch.padding,
+        "shapes, a compiled program each": len(stream.shapes),
     }

@@ -32,13 +32,13 @@ class _TimedStep(NamedTuple):
     """A step of the training loop, from asking for its batches to asking for the next.
 
     Attributes:
-      parts: its batches.
+      several: its batches.
       waited: seconds until they came.
       seconds: of all of it; the device has then done the step before.
       new: whether a shape of batch came for the first time, to be compiled.
     """
 
-    parts: list[batches.Batch]
+    several: list[batches.Batch]
     waited: float
     seconds: float
     new: bool
@@ -46,7 +46,7 @@ class _TimedStep(NamedTuple):
     @property
     def tokens(self) -> int:
         """Real target tokens."""
-        return sum(int((part["target"] != PAD).sum()) for part in self.parts)
+        return sum(int((batch["target"] != PAD).sum()) for batch in self.several)
 
 
 class _Enough(Exception):
@@ -72,7 +72,7 @@ class _Feed:
         self._wanted, self._start = rounds, time.perf_counter()
 
     def __call__(
-        self, plan: batches.Batches, *steps: Any
+        self, stream: batches.Batches, *steps: Any
     ) -> Iterator[tuple[int, list[batches.Batch]]]:
         """Yield what ``batches.prefetch`` would.
 
@@ -82,12 +82,14 @@ class _Feed:
         current: list[_TimedStep] = []
         warm = False
         asked = time.perf_counter()
-        for step, parts in batches.prefetch(plan, *steps):
+        for step, several in batches.prefetch(stream, *steps):
             came = time.perf_counter()
-            yield step, parts
+            yield step, several
             again = time.perf_counter()
             self.first = self.first or again - self._start
-            one = _TimedStep(parts, came - asked, again - asked, self._is_new(parts))
+            one = _TimedStep(
+                several, came - asked, again - asked, self._is_new(several)
+            )
             asked = again
             if one.new:
                 self.left_out += 1
@@ -101,9 +103,11 @@ class _Feed:
             if len(self.rounds) == self._wanted:
                 raise _Enough
 
-    def _is_new(self, parts: list[batches.Batch]) -> bool:
+    def _is_new(self, several: list[batches.Batch]) -> bool:
         before = len(self.shapes)
-        self.shapes |= {(part["source"].shape, part["target"].shape) for part in parts}
+        self.shapes |= {
+            (batch["source"].shape, batch["target"].shape) for batch in several
+        }
         return len(self.shapes) > before
 
 
@@ -128,7 +132,7 @@ def measure_loop(settings: Config, rounds: int) -> dict[str, Any]:
             pass
         memory = device_memory()
         last = feed.rounds[-1]
-        bare = _bare_steps(settings, Path(folder), [step.parts for step in last])
+        bare = _bare_steps(settings, Path(folder), [step.several for step in last])
     each = [sum(t.seconds for t in timed) / len(timed) for timed in feed.rounds]
     tokens = [
         sum(t.tokens for t in timed) / sum(t.seconds for t in timed)
@@ -140,7 +144,7 @@ def measure_loop(settings: Config, rounds: int) -> dict[str, Any]:
     return {
         "steps": len(measured),
         "steps left out, of new shapes": feed.left_out,
-        "shapes, a program each": len(feed.shapes),
+        "shapes, a compiled program each": len(feed.shapes),
         "start of training to first step done, s": feed.first,
         **spread(each, "step"),
         "real target tokens/s": statistics.median(tokens),

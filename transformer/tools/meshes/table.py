@@ -140,5 +140,5 @@ def _resized(settings: Config, size: dict[str, Any]) -> Config:
 
 def _cells(found: Figures) -> list[str]:
     gigabytes = [found.held, found.within, found.held + found.within, found.sent]
-    figures = [x / 1e9 for x in gigabytes] + [found.operations / 1e12]
-    return [*map(digits, figures)]
+    values = [x / 1e9 for x in gigabytes] + [found.operations / 1e12]
+    return [*map(digits, values)]

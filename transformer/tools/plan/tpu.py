@@ -157,7 +157,7 @@ def compiled(kind: str, shape: Shape, traced: jax.stages.Traced) -> Program:
 
 
 def _record(program: Program) -> dict[str, Any]:
-    """Return a program's figures by name, for JSON."""
+    """Return a program's values by name, for JSON."""
     rest = program._asdict() | {"memory": program.memory}
     counts = rest.pop("counts")
     return rest | (counts._asdict() if counts else {})
