@@ -218,7 +218,7 @@ def test_a_workdir_that_cannot_be_written(capsys, tmp_path):
 
 
 def test_files_that_cannot_be_opened(capsys, monkeypatch, trained):
-    programme(monkeypatch, "translate", translate_stream=pytest.fail)
+    programme(monkeypatch, "stream", translate_stream=pytest.fail)
     call = ["translate", f"--workdir={trained}"]
     assert "expected a text file, got nowhere" in error(
         capsys, *call, "--input=nowhere"
@@ -312,7 +312,7 @@ def test_text_keeps_its_lines(monkeypatch, capsys, trained):
         print("ä\u2028b", file=output)
 
     seen: list[str] = []
-    programme(monkeypatch, "translate", translate_stream=translate_stream)
+    programme(monkeypatch, "stream", translate_stream=translate_stream)
     text = "a\u2028b\x0b c\r\n\n ä ".encode()
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
     call = ["translate", f"--workdir={trained}"]
@@ -347,7 +347,7 @@ def test_what_evaluate_average_score_and_check_are_asked(monkeypatch, trained, c
     programme(monkeypatch, "tools.check", check=record(1))
     programme(
         monkeypatch,
-        "translate",
+        "stream",
         score_stream=lambda workdir, left, right, output, step: asked.append(
             (list(left), list(right), step)
         ),
@@ -375,7 +375,7 @@ def test_translate_has_a_flag_for_each_field_of_a_search(monkeypatch, trained, c
     assert set(names) <= set(cli.COMMANDS["translate"].optional)
     asked: list[dict] = []
     programme(
-        monkeypatch, "translate", translate_stream=lambda *_, **how: asked.append(how)
+        monkeypatch, "stream", translate_stream=lambda *_, **how: asked.append(how)
     )
     (trained / "in").write_text("a\n")
     call = ["translate", f"--workdir={trained}", f"--input={trained / 'in'}"]

@@ -17,6 +17,7 @@ from support.reference import assert_close
 
 import transformer
 from transformer import config, models
+from transformer import step as steps
 from transformer import train as training
 from transformer.config import UserError
 from transformer.data.sources import number_words
@@ -216,7 +217,7 @@ def test_load_prefers_the_average_and_takes_the_step_it_is_told(run):
 def test_an_average_is_for_inference_only(run):
     settings, vocabulary = open_run(run)
     model = models.make(settings, *vocabulary.sizes)
-    abstract = jax.eval_shape(lambda: training.init_state(settings, model))._asdict()
+    abstract = jax.eval_shape(lambda: steps.init_state(settings, model))._asdict()
     with (
         Checkpoints(run / "averaged", 1) as saved,
         pytest.raises(UserError, match="inference-only.*training cannot resume"),

@@ -26,7 +26,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from support.paths import ROOT
 from support.runs import command, compilations, lines_of, tiny_run
 
-from transformer import config, models, parallel, train
+from transformer import config, models, parallel, programs, train
 from transformer import step as steps
 from transformer.cli import main as cli
 from transformer.config import Config, UserError
@@ -96,11 +96,11 @@ def compiled_once(tmp_path_factory):
     before = {name: getattr(jax.config, name) for name in names}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            train,
+            programs,
             "make_train_step",
             lambda *given: kept.setdefault(given[1], make(*given)),
         )
-        patch.setattr(train, "evaluate", lambda workdir, say: workdir / "results.json")
+        patch.setattr(train, "evaluate", lambda workdir, log: workdir / "results.json")
         patch.setattr(parallel, "start", lambda device: f"devices: {device}")
         for name, value in names.items():
             patch.setenv(name.upper(), str(value))
@@ -171,7 +171,7 @@ def test_sigterm_before_and_after_training(
 
         patch.setattr(train, where, killed)
         assert train.train(settings, workdir, said.append) is None
-    assert said[-1] == "stopped; the same command goes on"
+    assert said[-1] == "stopped; the same command resumes"
     assert signal.getsignal(signal.SIGTERM) is before
     resume(settings, workdir)
     assert_same_end(settings, workdir, unbroken)

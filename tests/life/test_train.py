@@ -47,8 +47,15 @@ def step_of(settings: Config):
 
 @functools.cache
 def gradients_of(settings: Config):
-    """Return params, batch, key -> the gradient and the sums."""
-    return jax.jit(functools.partial(steps.gradients, settings, model_of(settings)))
+    """Return params, batch, key -> the gradient of the mean, and the sums."""
+
+    def mean(params, batch, key):
+        model = model_of(settings)
+        grads, sums = steps.gradients(settings, model, params, batch, key)
+        weight = jnp.maximum(sums.weight, 1)
+        return jax.tree.map(lambda x: x / weight, grads), sums
+
+    return jax.jit(mean)
 
 
 def curve(settings: Config, steps: int) -> list[dict[str, float]]:
@@ -314,8 +321,8 @@ def run(tmp_path_factory):
     settings = tiny_run(folder, **{"optimizer.scale": 4.0})
     said: list[str] = []
     with pytest.MonkeyPatch.context() as patch, compilations() as logged:
-        patch.setattr(train, "evaluate", lambda workdir, say: workdir / "results.json")
-        patch.setattr(train, "make_train_step", kept_train_step)
+        patch.setattr(train, "evaluate", lambda workdir, log: workdir / "results.json")
+        patch.setattr(programs, "make_train_step", kept_train_step)
         assert train.train(settings, workdir, said.append) == workdir / "results.json"
     return Run(settings, workdir, said, logged, lines_of(workdir))
 
@@ -418,13 +425,13 @@ def test_a_run_of_two_lengths_a_step_compiles_shapes_not_pairs_of_them(run, tmp_
     settings = tiny_run(Path(run.settings.data.dir), **changes)
     said: list[str] = []
     with pytest.MonkeyPatch.context() as patch, compilations() as logged:
-        patch.setattr(train, "evaluate", lambda workdir, say: workdir / "results.json")
+        patch.setattr(train, "evaluate", lambda workdir, log: workdir / "results.json")
         train.train(settings, tmp_path, said.append)
     for name, count in (("differentiate", 2), ("add", 1), ("update", 1)):
         compiled = [line for line in logged if f"Compiling jit({name})" in line]
         assert len(compiled) == count
         assert all("[compile_" in line for line in compiled)
-    assert any("shapes, 2 a step, on average" in line for line in said)
+    assert any("shapes, 2 per step, on average" in line for line in said)
     corpus = prepare(settings, tmp_path).corpora["train"]
     plan = batches.Batches(corpus, settings.batch, settings.seed)
     pairs = set()
@@ -440,13 +447,13 @@ def test_peak_rate_padding_and_sizes_are_said_before_the_first_step(run):
     text = "\n".join(run.said[:first])
     peak = reference.learning_rate(20, 16, 20, 4.0)
     assert f"learning rate: at most {peak:.3g}, at step 20" in text
-    assert "16 rows of logits (loss.block), 4,096 source slots" in text
+    assert "16 rows of logits (loss.block), 4,096 padded source tokens" in text
     plan = plan_of(run)
     epoch = [plan.batch_at(step) for step in range(plan.per_epoch)]
     slots = sum(batch[side].size for batch in epoch for side in batch)
     real = sum((batch[side] != PAD).sum() for batch in epoch for side in batch)
     assert f"{1 - real / slots:.1%} padding" in text
-    assert f"batches: {plan.per_epoch} an epoch in 2 shapes" in text
+    assert f"batches: {plan.per_epoch} per epoch in 2 shapes" in text
 
 
 def test_the_last_and_the_best_checkpoints_are_kept(run):
@@ -481,7 +488,7 @@ def test_a_run_that_blows_up_stops_and_says_what_to_try(run, tmp_path, monkeypat
     monkeypatch.setattr(
         train, "init_state", lambda *given: poisoned(draw(*given), math.nan)
     )
-    monkeypatch.setattr(train, "make_train_step", kept_train_step)
+    monkeypatch.setattr(programs, "make_train_step", kept_train_step)
     with pytest.raises(UserError) as error:
         train.train(settings, tmp_path, lambda line: None)
     text = str(error.value)

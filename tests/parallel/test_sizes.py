@@ -77,7 +77,8 @@ def test_what_this_machine_takes():
     assert sizes.taken(found) == {"loss.block": 512, "decode.tokens": 4096}
     assert sizes.here(found, V) is found
     assert sizes.line(found) == (
-        "at a time: 512 rows of logits (loss.block), 4,096 source slots of a search "
+        "at a time: 512 rows of logits (loss.block), 4,096 padded source tokens "
+        "of a search "
         "(decode.tokens)"
     )
 

@@ -392,7 +392,7 @@ def test_a_stopped_or_lost_process_ends_the_others_and_the_run_goes_on(
     output = first.communicate(timeout=60)[0]
     second.communicate(timeout=60)
     assert (first.returncode, second.returncode) == (0, 0)
-    stopped = re.search(r"stopped at step (\d); the same command goes on", output)
+    stopped = re.search(r"stopped at step (\d); the same command resumes", output)
     assert stopped and int(stopped[1]) < LAST
     first, second = start_processes(settings, workdir)
     wait_for(workdir, int(stopped[1]) + 1)

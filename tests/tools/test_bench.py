@@ -64,7 +64,12 @@ def test_training_is_counted_and_written_down(tiny, tmp_path):
 @pytest.mark.parametrize("what, beam", [("greedy", 1), ("beam", 4)])
 def test_a_search_goes_to_the_limit_with_every_beam(tiny, what, beam):
     rows = bench(tiny, [], what, length=8, rounds=1, log=lambda line: None)
-    assert (rows["sentences"], rows["tokens a sentence"], rows["beam"]) == (8, 8, beam)
+    sizes = rows["sentences"], rows["tokens per sentence"], rows["beam"]
+    assert sizes == (
+        8,
+        8,
+        beam,
+    )
     assert rows["sentences/s"] == pytest.approx(8 / rows["batch, s (median)"])
 
 

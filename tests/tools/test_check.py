@@ -14,7 +14,7 @@ from support.checks import SOUND, changed
 from support.models import draw_params
 from support.paths import PROGRAMS, TESTS
 
-from transformer import config
+from transformer import config, models
 from transformer.config import Config
 from transformer.decode import beam_search
 from transformer.models.transformer import Transformer
@@ -104,7 +104,9 @@ def forget_the_past(patch):
     whole = Transformer.step
 
     def step(self, cache, ids, parents):
-        other = cache._replace(ancestors=cache.ancestors + 1)
+        other = cache._replace(
+            ancestors=cache.ancestors._replace(beams=cache.ancestors.beams + 1)
+        )
         return whole(self, other, ids, parents)
 
     patch.setattr(Transformer, "step", step)
@@ -171,7 +173,7 @@ def test_one_failure_fails_the_command(monkeypatch):
 
 
 def test_the_model_is_looked_at_in_float32(monkeypatch):
-    monkeypatch.setattr(check, "init_params", lambda model, key: {})
+    monkeypatch.setattr(models, "init", lambda model, key: {})
     assert SOUND.model.dtype == "bfloat16"
     assert check.subject(None, SOUND).model.config.dtype == "float32"
 

@@ -116,7 +116,7 @@ def test_stopped_runs_save_and_go_on_later(tmp_path, unprepared, number):
     assert not runs[2].workdir.exists()  # none is started any more
     assert "base seed 0: stopped" in said and "big seed 0: stopped" in said
     assert said[-1] == (
-        "stopped: 0 of 3 runs are finished; the same command goes on from there"
+        "stopped: 0 of 3 runs are finished; the same command resumes from there"
     )
     resumed = [run_of(tmp_path, run.row, TRAIN) for run in runs]
     assert go(resumed)[0] == 0

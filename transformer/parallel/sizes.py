@@ -117,5 +117,5 @@ def line(settings: Config) -> str:
     """Return one line that names the sizes that are taken."""
     return (
         f"at a time: {settings.loss.block:,} rows of logits (loss.block), "
-        f"{settings.decode.tokens:,} source slots of a search (decode.tokens)"
+        f"{settings.decode.tokens:,} padded source tokens of a search (decode.tokens)"
     )

@@ -14,8 +14,8 @@ from accelerator.scale import flags_of
 
 LOSSES = HERE / "losses_cpu.json"
 STEPS = 20  # whose losses are compared
-# Nats a token, between two devices. Rounding to bfloat16 alone moves these losses by up
-# to 1.3e-3 on a CPU; accelerators also round the operands of attention.
+# Nats per token, between two devices. Rounding to bfloat16 alone moves these losses by
+# up to 1.3e-3 on a CPU; accelerators also round the operands of attention.
 ALLOWED = {"float32": 1e-3, "bfloat16": 4e-3}
 DETERMINISTIC = "--xla_gpu_deterministic_ops=true"  # reductions, scatters, cuDNN
 

@@ -53,7 +53,7 @@ def losses_lines(found: Mapping[str, Any]) -> Iterator[str]:
         verdict = "" if one["passed"] else f", **more than {allowed}**"
         yield (
             f"The first {STEPS} losses of number words in {dtype} differ from a CPU's "
-            f"by at most {one['difference']:.1e} nats a token{verdict}."
+            f"by at most {one['difference']:.1e} nats per token{verdict}."
         )
 
 
@@ -102,7 +102,7 @@ def steps_lines(config: str, steps: int) -> Lines:
 
     def lines(found: Mapping[str, Any]) -> Iterator[str]:
         yield (
-            f"| {config}, a side | | ms a step | target tokens/s | of the measured "
+            f"| {config}, a side | | ms per step | target tokens/s | of the measured "
             f"peak | of the datasheet's | GB | {steps:,} steps, h |"
         )
         yield "|---|---|---:|---:|---:|---:|---:|---:|"
@@ -132,7 +132,8 @@ _IDLE = "share in which the device did, at most"
 def loop_lines(found: Mapping[str, Any]) -> Iterator[str]:
     """Write a line for each turn of the training loop."""
     yield (
-        "| loop | first step after, s | ms a step | target tokens/s | in bare steps | "
+        "| loop | first step after, s | ms per step | target tokens/s | in bare steps "
+        "| "
         "waited for input, at most |"
     )
     yield "|---|---:|---:|---:|---:|---:|"
@@ -147,11 +148,11 @@ def loop_lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 def search_lines(found: Mapping[str, Any]) -> Iterator[str]:
     """Write a line for each search."""
-    yield "| search | tokens a sentence | ms a batch | sentences/s |"
+    yield "| search | tokens per sentence | ms per batch | sentences/s |"
     yield "|---|---:|---:|---:|"
     for name, one in found["searches"].items():
         yield (
-            f"| {name} | {one['tokens a sentence']} | "
+            f"| {name} | {one['tokens per sentence']} | "
             f"{1e3 * one['batch, s (median)']:.1f} | {one['sentences/s']:,.0f} |"
         )
 

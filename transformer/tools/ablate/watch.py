@@ -164,7 +164,7 @@ def _conclude(
     done = sum(state.status == "finished" for state in states)
     text = f"{done} of {len(states)} runs are finished"
     if stopped:
-        log(f"stopped: {text}; the same command goes on from there")
+        log(f"stopped: {text}; the same command resumes from there")
         return 130
     if failed:
         log(f"{text}, {len(failed)} failed; the same command tries these again")

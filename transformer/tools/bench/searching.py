@@ -89,7 +89,7 @@ def measure_search(
     costliest = trace(profile, search, search.compiled) if profile is not None else []
     return {
         "sentences": height,
-        "tokens a sentence": length,
+        "tokens per sentence": length,
         "beam": beams,
         "batches between two waits": calls,
         **spread(seconds, "batch"),
