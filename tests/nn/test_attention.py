@@ -258,6 +258,23 @@ def test_multi_head_attention_with_different_key_and_value_widths():
     assert_close(output, expected, roundings, magnitude=largest)
 
 
+def test_a_bias_is_added_to_the_scores_before_the_softmax():
+    q, k, v, mask = inputs(9)
+    bias = np.random.default_rng(4).normal(size=(1, q.shape[1], T, S)).astype("f")
+
+    def attend(q, bias):
+        return attention.attention(q, k, v, jnp.array(mask), bias=bias)
+
+    output, weights = attend(q, bias)
+    plain = np.asarray(attention.attention(q, k, v, jnp.array(mask))[1], np.float64)
+    # softmax(s + b) is softmax(s) e^b, normalised again over the allowed keys.
+    expected = plain * np.exp(np.asarray(bias, np.float64))
+    expected /= np.maximum(expected.sum(-1, keepdims=True), 1e-300)
+    assert_close(weights, expected, 8 * S, magnitude=1)
+    assert_close(output, np.einsum("bhts,bhsw->bhtw", expected, v), 16 * S, magnitude=4)
+    assert np.abs(jax.grad(lambda b: attend(q, b)[0].sum())(bias)).max() > 0
+
+
 def test_dropout_acts_on_the_weights_before_the_values():
     key = dropout.make_key(3)
     q, k, v, mask = inputs(9)

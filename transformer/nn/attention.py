@@ -162,6 +162,7 @@ def attention(
     v: jax.Array,
     mask: jax.Array | None = None,
     *,
+    bias: jax.Array | None = None,
     score: Score = scaled_dot_product_scores,
     dropout_rate: float = 0.0,
     key: dropout.Key | None = None,
@@ -173,6 +174,8 @@ def attention(
       k: keys (B, H, S, K).
       v: values (B, H, S, W).
       mask: boolean, broadcastable to (B, H, T, S); None allows everything.
+      bias: added to the scores, broadcastable to (B, H, T, S): what a relative position
+        adds, say (Raffel et al., arXiv:1910.10683, section 2.1); None = 0.
       score: how queries are compared with keys.
       dropout_rate: share of the weights that is zeroed.
       key: dropout key, None for evaluation.
@@ -180,7 +183,10 @@ def attention(
     Returns:
       The output (B, H, T, W) and the weights (B, H, T, S) before dropout.
     """
-    weights = attention_weights(score(q, k), mask)
+    scores = score(q, k)
+    if bias is not None:
+        scores = scores + bias
+    weights = attention_weights(scores, mask)
     kept = dropout.dropout(weights, dropout_rate, key)
     return _weigh(kept, v), weights
 
@@ -200,7 +206,7 @@ def block_attention(
 
     Args:
       q: queries (B, H, T, K).
-      keys: n blocks (B, H, K, S_i), turned: a CPU reads them so in half the time.
+      keys: n blocks (B, H, K, S_i), transposed: a CPU reads them so in half the time.
       values: n blocks (B, H, S_i, W), of S positions in all.
       mask: boolean, broadcastable to (B, H, T, S), False beyond the filled blocks.
       filled: () how many blocks are, at least 1.
