@@ -247,7 +247,7 @@ class Transformer(Base):
     def start(self, source: jax.Array, beams: int, length: int) -> Cache:
         """Encode source ids (B, S) and make the cache for up to ``length`` steps.
 
-        The keys and values of the source are computed here, once a sentence.
+        The keys and values of the source are computed here, once per sentence.
         """
         c, batch = self.config, source.shape[0]
         dtype = self.kind.attention_operands(c.dtype)
