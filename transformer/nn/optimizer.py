@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import optax
+from jax import lax
 
 from transformer import config
 
@@ -51,7 +53,67 @@ def _adam(
     settings: config.Optimizer, schedule: optax.Schedule, **options: Any
 ) -> optax.GradientTransformation:
     constants = {"b1": settings.b1, "b2": settings.b2, "eps": settings.epsilon}
-    return optax.adam(schedule, **(constants | options))
+    if options:
+        return optax.adam(schedule, **(constants | options))
+    return optax.chain(
+        scale_by_adam(**constants), optax.scale_by_learning_rate(schedule)
+    )
+
+
+class AdamState(optax.ScaleByAdamState):
+    """Optax's, of a rule that keeps it where the gradient is not finite."""
+
+
+def scale_by_adam(
+    b1: float, b2: float, eps: float
+) -> optax.GradientTransformationExtraArgs:
+    """Scale gradients as Adam, in as few passes over memory as the formula needs.
+
+    ``mu = b1 mu + (1 - b1) g``, ``nu = b2 nu + (1 - b2) g^2`` and
+    ``mu / (1 - b1^n) / (sqrt(nu / (1 - b2^n)) + eps)`` for update n
+
+    As ``optax.scale_by_adam``, but that the moments are kept for a gradient that is not
+    finite before the update is made of them. Kept after it, as for any other rule, they
+    would be computed twice.
+
+    Args:
+      b1: decay of the mean of gradients.
+      b2: decay of the mean of their squares.
+      eps: keeps the quotient finite.
+
+    Returns:
+      The transformation; its update takes ``finite``, whether the gradient is.
+
+    Source: Kingma and Ba, arXiv:1412.6980, algorithm 1.
+    """
+    once = functools.partial(jax.jit, inline=True)
+
+    # Each is traced once for all arrays of a shape.
+    @once
+    def mean(mu, g, finite):
+        return lax.select(finite, b1 * mu + (1 - b1) * g, mu)
+
+    @once
+    def mean_square(nu, g, finite):
+        # Not g * g first: the norm has that too, and XLA would store it for both.
+        return lax.select(finite, b2 * nu + (1 - b2) * g * g, nu)
+
+    @once
+    def quotient(mu, nu, c1, c2):
+        return mu / c1 / (jnp.sqrt(nu / c2) + eps)
+
+    def init(params: Any) -> AdamState:
+        return AdamState(*optax.scale_by_adam().init(params))
+
+    def update(grads, state, params=None, *, finite, **extra):
+        count = state.count + finite
+        mu = jax.tree.map(lambda m, g: mean(m, g, finite), state.mu, grads)
+        nu = jax.tree.map(lambda v, g: mean_square(v, g, finite), state.nu, grads)
+        c1, c2 = (1 - b ** jnp.maximum(count, 1) for b in (b1, b2))
+        updates = jax.tree.map(lambda m, v: quotient(m, v, c1, c2), mu, nu)
+        return updates, AdamState(count, mu, nu)
+
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 # Those whose constants are keys; any other optimiser of optax is named as it is there.
@@ -134,11 +196,12 @@ def skip_nonfinite(
     """Leave parameters and state as they are for a gradient that is not finite.
 
     As ``optax.apply_if_finite``, but that it selects numbers instead of branching, and
-    tests the norm instead of every array: so XLA makes each moment in one pass over
-    memory. The run is stopped from outside, by ``nonfinite_limit``.
+    tests the norm instead of every array: so XLA fuses it with the update. The run is
+    stopped from outside, by ``nonfinite_limit``.
 
     Args:
-      rule: any transformation of optax.
+      rule: any transformation of optax; ``finite`` is given to its update where it
+        takes it.
 
     Returns:
       The transformation, whose state counts what was skipped. Its update takes
@@ -154,12 +217,13 @@ def skip_nonfinite(
 
     def update(grads, state, params=None, *, norm=None, **extra):
         finite = jnp.isfinite(optax.tree.norm(grads) if norm is None else norm)
+        extra["finite"] = finite
         updates, inner = start.update(grads, state.inner_state, params, **extra)
 
         def choose(new, old):
-            return jnp.where(finite, new, old)
+            return new if _keeps_itself(new) else jnp.where(finite, new, old)
 
-        inner = jax.tree.map(choose, inner, state.inner_state)
+        inner = jax.tree.map(choose, inner, state.inner_state, is_leaf=_keeps_itself)
         updates = jax.tree.map(lambda x: jnp.where(finite, x, 0), updates)
         return updates, optax.ApplyIfFiniteState(
             notfinite_count=jnp.where(finite, 0, state.notfinite_count + 1),
@@ -169,3 +233,7 @@ def skip_nonfinite(
         )
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+def _keeps_itself(state: Any) -> bool:
+    return isinstance(state, AdamState)
