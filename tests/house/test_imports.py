@@ -19,7 +19,7 @@ BENCH = sorted(BENCH_ROOM.rglob("*.py"))  # programs
 # Folders are floors; between models and pictures lies the life of a run, flat.
 FLOORS = [
     {"__init__", "config", "ids", "search"},
-    {"nn"},
+    {"nn", "files"},
     {"decode", "data", "parallel", "metrics"},
     {"run", "models"},
     {
@@ -75,7 +75,7 @@ WITHOUT_JAX |= {str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("cli/**/
 WITHOUT_JAX |= {"run/records.py", "run/provenance.py", "pictures/tables.py"}
 WITHOUT_JAX |= {f"paper/{name}.py" for name in ("rows", "runs", "statistics")}
 WITHOUT_JAX |= {"tools/targets.py"}
-for folder in ("paper/report", "pictures/plots", "tools/ablate"):
+for folder in ("files", "paper/report", "pictures/plots", "tools/ablate"):
     WITHOUT_JAX |= {str(p.relative_to(PACKAGE)) for p in PACKAGE.glob(f"{folder}/*.py")}
 DISTRIBUTIONS = {"absl": "absl-py", "orbax": "orbax-checkpoint"}
 DISTRIBUTIONS |= {"sklearn": "scikit-learn"}

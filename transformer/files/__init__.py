@@ -1,0 +1,1 @@
+"""Files: whole or not at all, verified before use, read by lines, one holder."""

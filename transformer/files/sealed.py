@@ -1,0 +1,72 @@
+"""JSON files of a run, each with the digest of its own content.
+
+``sha256`` is the last key of such a file: the digest of all the others. So a file and
+its digest change at the same moment, whatever interrupts the run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformer.config import UserError
+from transformer.files.whole import write_whole
+
+_SEAL = "sha256"
+
+
+def write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write indented JSON, sealed, whole or not at all."""
+    sealed = {**value, _SEAL: _digest(value)}
+    text = json.dumps(sealed, indent=2, ensure_ascii=False, allow_nan=False)
+    write_whole(path, (text + "\n").encode())
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    """Read what ``write_json`` wrote, without its seal.
+
+    A file of an earlier version has no seal and is taken as it is.
+
+    Args:
+      path: of the file.
+      remedy: what to do where it is damaged, the end of the message.
+
+    Raises:
+      UserError: if there is no such file, it cannot be read, or its content is not what
+        was written.
+    """
+    try:
+        value = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{path}: expected a file, found none; {remedy}") from None
+    except OSError as error:
+        raise UserError(
+            f"{path}: expected a file that can be read, got: {error.strerror}; {remedy}"
+        ) from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: expected JSON, got: {error}; {remedy}") from None
+    if not isinstance(value, dict):
+        kind = type(value).__name__
+        raise UserError(f"{path}: expected a JSON object, got a {kind}; {remedy}")
+    if _is_sealed(value):
+        seal = value.pop(_SEAL, None)
+        if seal != _digest(value):
+            raise UserError(
+                f"{path}: expected the content that was written, got other content: "
+                f"the file was changed; {remedy}"
+            )
+    return value
+
+
+def _is_sealed(value: Mapping[str, Any]) -> bool:
+    # Damage may have hit the key: then the last value still looks like a digest.
+    *_, last = [None, *value.values()]
+    return _SEAL in value or (isinstance(last, str) and len(last) == 64)
+
+
+def _digest(value: Mapping[str, Any]) -> str:
+    text = json.dumps(value, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()

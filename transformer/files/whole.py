@@ -1,0 +1,47 @@
+"""Files that are written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that takes the place of another when the block ends.
+
+    It is written beside its place under a name that nobody can know, and renamed: after
+    an error or a kill the old file is there as it was, and a link that lies in the way
+    is replaced, not followed.
+
+    Args:
+      path: of the file.
+
+    Yields:
+      The file, open to write.
+
+    Raises:
+      OSError: if the folder cannot be written.
+    """
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}.partial")
+    number = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        with open(number, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(number)  # a rename may reach the disk before what it renames
+        os.replace(scratch, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            scratch.unlink()
+        raise
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all."""
+    with replacing(path) as file:
+        file.write(content)
