@@ -223,18 +223,24 @@ def test_gradients_of_blocks_equal_finite_differences():
     assert_close(d_table, wanted, ROUNDINGS, magnitude=most)
 
 
+def total_loss(targets, weights, dtype) -> Any:
+    """Return the loss as a function of the hidden states and the table."""
+
+    def total(hidden, table):
+        return losses.blocked_cross_entropy(
+            hidden, table, targets, weights, 0.1, "all", 2 * B, dtype
+        ).loss
+
+    return total
+
+
 def rounded(x) -> Any:
     return np.asarray(jnp.asarray(x, jnp.bfloat16), np.float64)
 
 
 def test_bfloat16_rounds_operands_only():
     hidden, table, targets, weights = hidden_case(2)
-
-    def total(hidden, table):
-        return losses.blocked_cross_entropy(
-            hidden, table, targets, weights, 0.1, "all", 2 * B, "bfloat16"
-        ).loss
-
+    total = total_loss(targets, weights, "bfloat16")
     loss, (d_hidden, d_table) = jax.value_and_grad(total, argnums=(0, 1))(hidden, table)
     low_hidden, low_table = rounded(hidden), rounded(table)
     logits = (low_hidden @ low_table.T).reshape(B * T, V)
@@ -252,12 +258,7 @@ def test_bfloat16_rounds_operands_only():
 
 def test_padding_costs_nothing_and_moves_nothing():
     hidden, table, targets, weights = hidden_case(3)
-
-    def total(hidden, table):
-        return losses.blocked_cross_entropy(
-            hidden, table, targets, weights, 0.1, "all", 2 * B, "float32"
-        ).loss
-
+    total = total_loss(targets, weights, "float32")
     d_hidden = np.asarray(jax.grad(total)(hidden, table))
     assert not d_hidden[weights == 0].any()
     assert d_hidden[weights == 1].any(-1).all()

@@ -18,6 +18,7 @@ from transformer.nn.optimizer import (
     OPTIMIZERS,
     learning_rate,
     make_optimizer,
+    moments,
     skip_nonfinite,
 )
 
@@ -237,6 +238,15 @@ def test_an_optimiser_of_one_s_own_is_a_line(monkeypatch):
 def test_what_optax_has_not_is_refused(changes, said):
     with pytest.raises(config.UserError, match=f"config: {said}"):
         make_optimizer(dataclasses.replace(PAPER, **changes), D)
+
+
+@pytest.mark.parametrize(
+    "name, options, count",
+    [("adam", "", 2), ("sgd", "", 0), ("sgd", "momentum=0.9", 1), ("lion", "", 1)],
+)
+def test_numbers_of_the_state_per_parameter(name, options, count):
+    settings = dataclasses.replace(PAPER, name=name, options=options)
+    assert moments(settings) == count
 
 
 # --------------------------------------------------------------------------- clipping

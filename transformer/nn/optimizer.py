@@ -145,6 +145,13 @@ def make_optimizer(
     return skip_nonfinite(rule)
 
 
+def moments(settings: config.Optimizer) -> float:
+    """Return how many numbers the state of the optimiser has per parameter."""
+    params = jax.ShapeDtypeStruct((1024, 1024), jnp.float32)
+    state = jax.eval_shape(make_optimizer(settings, d_model=1).init, params)
+    return round(sum(x.size for x in jax.tree.leaves(state)) / params.size, 2)
+
+
 def _named(
     settings: config.Optimizer, schedule: optax.Schedule
 ) -> optax.GradientTransformation:

@@ -130,6 +130,7 @@ def _recurrent_layer(sizes: Sizes) -> Layer:
 
 
 def convolution_layer(sizes: Sizes) -> Layer:
+    """Return the convolutional layer with the shapes of its input and its kernel."""
     return convolution, [(sizes.n, sizes.d), (sizes.k, sizes.d, sizes.d)]
 
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from transformer import config
 from transformer.config import Config
 from transformer.models.transformer import TARGET_SPACES
+from transformer.nn import optimizer
 from transformer.tools import flops
 from transformer.tools.meshes.kept import FLOAT, OPERAND, stack_bytes
 
@@ -72,14 +73,13 @@ def cost(settings: Config, mesh: Mesh, load: Load) -> Cost:
     c = config.transformer(settings.model)
     count = parameter_count(c, load.vocabulary)
     held = FLOAT * (count.matrices / (mesh.fsdp * mesh.tensor) + count.vectors)
-    moments = 2 if settings.optimizer.name == "adam" else 0
     trees = 1 if settings.optimizer.accumulation == 1 else 2  # the sum, and a part's
     recomputed = flops.recomputed(c, load.source, load.target, settings.parallel.remat)
     operations = flops.train_step(c, *load) + load.rows * recomputed
     return Cost(
         held,
         trees * held,
-        moments * held,
+        optimizer.moments(settings.optimizer) * held,
         activations(settings, mesh, load),
         communication(settings, mesh, load),
         operations / mesh.devices,
