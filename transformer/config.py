@@ -121,8 +121,16 @@ class Transformer(Model):
     target_space: bool  # a learned vector added to the source embeddings
 
 
+@dataclasses.dataclass(frozen=True)
+class Recurrent(Model):
+    """The sizes of a recurrent encoder-decoder."""
+
+    embedding: Positive[int]  # m, of the embedding tables
+    units: Positive[int]  # n, of each direction and of the decoder
+
+
 # A kind of model with keys of its own is one dataclass above and one line here.
-MODELS: dict[str, type[Model]] = {"transformer": Transformer}
+MODELS: dict[str, type[Model]] = {"transformer": Transformer, "rnn": Recurrent}
 
 
 @dataclasses.dataclass(frozen=True)

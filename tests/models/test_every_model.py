@@ -29,6 +29,7 @@ SMALL: dict[str, dict[str, Any]] = {
         "d_k": 8,
         "d_v": 8,
     },
+    "rnn": {"d_model": 16, "embedding": 16, "units": 12},
     "toy": {"d_model": 16},
 }
 V = 23

@@ -11,13 +11,13 @@ import jax.numpy as jnp
 
 from transformer import config
 from transformer.config import Config
-from transformer.models import stacks, transformer
+from transformer.models import rnn, stacks, transformer
 from transformer.models.modules import transposed_kernels
 from transformer.nn import dropout
 from transformer.nn.hardware import Hardware, arranged
 from transformer.parallel import Rules
 
-MODELS: dict[str, Any] = {"transformer": transformer}
+MODELS: dict[str, Any] = {"transformer": transformer, "rnn": rnn}
 
 
 class Model(Protocol):

@@ -1,0 +1,237 @@
+"""Recurrent cells, and the loop over time whose backward pass multiplies once.
+
+What does not depend on the state stands outside the loop: a cell is given ``x``, the
+products of its input with the weights, biases included, of all gates side by side. It
+multiplies by ``multiply(name, operand)``, and whatever it is, a GRU or a decoder with
+attention, its weights get their gradient by one product over all steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from transformer.nn import matmul
+from transformer.nn.matmul import Transposed
+
+Multiply = Callable[[str, jax.Array], jax.Array]
+# cell(multiply, constants, state, x) -> (state, output)
+Cell = Callable[[Multiply, Any, Any, Any], tuple[Any, Any]]
+
+
+# ------------------------------------------------------------------------------- cells
+
+
+def gru(x: jax.Array, h: jax.Array, multiply: Multiply) -> jax.Array:
+    """Make a step of the gated recurrent unit as it was proposed.
+
+    ``z = sigmoid(x_z + h U_z)``, ``r = sigmoid(x_r + h U_r)``,
+    ``h~ = tanh(x_h + (r h) U)``, ``h' = (1 - z) h + z h~``
+
+    Args:
+      x: x_z, x_r and x_h side by side (B, 3 n).
+      h: the state (B, n).
+      multiply: by [U_z U_r], "gates", (n, 2 n), and by U, "candidate", (n, n).
+
+    Returns:
+      h' (B, n).
+
+    Source: Cho et al., arXiv:1406.1078; Bahdanau et al., arXiv:1409.0473, A.1.1.
+    """
+    *gates, x_h = jnp.split(x, 3, axis=-1)
+    z, r = _sigmoids(jnp.concatenate(gates, axis=-1) + multiply("gates", h), 2)
+    candidate = jnp.tanh(x_h + multiply("candidate", r * h))
+    return (1 - z) * h + z * candidate
+
+
+def gru_reset_after(
+    x: jax.Array, h: jax.Array, bias: jax.Array, multiply: Multiply
+) -> jax.Array:
+    """Make a step of the unit that resets after its one product.
+
+    ``z = sigmoid(x_z + h U_z)``, ``r = sigmoid(x_r + h U_r)``,
+    ``h~ = tanh(x_h + r (h U + c))``, ``h' = z h + (1 - z) h~``
+
+    Here z is the share of the old state, as in cuDNN, PyTorch and dl4mt.
+
+    Args:
+      x: x_z, x_r and x_h side by side (B, 3 n).
+      h: the state (B, n).
+      bias: c (n,).
+      multiply: by [U_z U_r U], "state", (n, 3 n).
+
+    Returns:
+      h' (B, n).
+    """
+    x_z, x_r, x_h = jnp.split(x, 3, axis=-1)
+    h_z, h_r, h_h = jnp.split(multiply("state", h), 3, axis=-1)
+    z, r = jax.nn.sigmoid(x_z + h_z), jax.nn.sigmoid(x_r + h_r)
+    return z * h + (1 - z) * jnp.tanh(x_h + r * (h_h + bias))
+
+
+def lstm(
+    x: jax.Array, h: jax.Array, c: jax.Array, multiply: Multiply
+) -> tuple[jax.Array, jax.Array]:
+    """Make a step of the long short-term memory.
+
+    ``c' = sigmoid(f) c + sigmoid(i) tanh(g)``, ``h' = sigmoid(o) tanh(c')``, where
+    ``[i f g o] = x + h U``
+
+    Args:
+      x: of i, f, g and o side by side (B, 4 n).
+      h: the state (B, n).
+      c: the cell (B, n).
+      multiply: by U, "state", (n, 4 n).
+
+    Returns:
+      h' and c' (B, n).
+
+    Source: Hochreiter and Schmidhuber, 1997; with the forget gate of Gers et al., 2000.
+    """
+    i, f, g, o = jnp.split(x + multiply("state", h), 4, axis=-1)
+    c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
+    return jax.nn.sigmoid(o) * jnp.tanh(c), c
+
+
+def keep(real: jax.Array, new: Any, old: Any) -> Any:
+    """Return the new state where a token is real, else the old one.
+
+    Args:
+      real: 1 or 0 of each row (B,).
+      new: arrays (B, ...).
+      old: the same.
+    """
+
+    def choose(a, b):
+        shape = real.shape + (1,) * (a.ndim - 1)
+        return jnp.where(real.reshape(shape) != 0, a, b)
+
+    return jax.tree.map(choose, new, old)
+
+
+def _sigmoids(x: jax.Array, count: int) -> list[jax.Array]:
+    return jnp.split(jax.nn.sigmoid(x), count, axis=-1)
+
+
+# ---------------------------------------------------------------------------- the loop
+
+
+def scan(
+    cell: Cell,
+    weights: Mapping[str, jax.Array],
+    constants: Any,
+    state: Any,
+    xs: Any,
+    dtype: str,
+) -> tuple[Any, Any]:
+    """Run a cell over time.
+
+    The same as ``lax.scan`` of the cell, but for the backward pass: there each product
+    is taken from the forward pass, not made again, and the gradient of a matrix is
+    ``operands^T gradients`` of all steps at once: one large product instead of T small
+    ones that add up in memory.
+
+    Args:
+      cell: ``cell(multiply, constants, state, x) -> (state, output)``.
+      weights: matrices (I, O), for ``multiply(name, operand)``.
+      constants: arrays that all steps read, whose gradients add up over the steps.
+      state: at the start.
+      xs: arrays (T, ...), x of step t is ``xs[t]``.
+      dtype: of the operands of products.
+
+    Returns:
+      The last state, and the outputs (T, ...).
+    """
+    return _scan(cell, dtype, dict(weights), constants, state, xs)
+
+
+def _forward(cell, dtype, weights, constants, state, xs):
+    def step(state, x):
+        products = []
+
+        def multiply(name, operand):
+            products.append(matmul.product(operand, weights[name], dtype))
+            return products[-1]
+
+        new, output = cell(multiply, constants, state, x)
+        return new, (output, state, products)
+
+    return lax.scan(step, state, xs)
+
+
+def _scan_forward(cell, dtype, weights, constants, state, xs):
+    last, (outputs, states, products) = _forward(
+        cell, dtype, weights, constants, state, xs
+    )
+    return (last, outputs), (weights, constants, xs, states, products)
+
+
+def _scan_backward(cell, dtype, kept, gradients):
+    weights, constants, xs, states, products = kept
+    d_last, d_outputs = gradients
+    names: list[str] = []
+
+    def step(carry, now):
+        d_state, d_constants = carry
+        x, state, made, d_output = now
+        names.clear()
+
+        def replayed(constants, state, x, zeros):
+            operands = []
+
+            def multiply(name, operand):
+                i = len(operands)
+                names.append(name)
+                operands.append(operand.astype(dtype))
+                return _remembered(dtype, operand, weights[name], made[i]) + zeros[i]
+
+            return cell(multiply, constants, state, x), operands
+
+        zeros = jax.tree.map(jnp.zeros_like, made)
+        _, back, operands = jax.vjp(replayed, constants, state, x, zeros, has_aux=True)
+        d_here, d_state, d_x, d_products = back((d_state, d_output))
+        d_constants = jax.tree.map(jnp.add, d_constants, d_here)
+        return (d_state, d_constants), (d_x, operands, d_products)
+
+    start = d_last, jax.tree.map(jnp.zeros_like, constants)
+    (d_state, d_constants), (d_xs, operands, d_products) = lax.scan(
+        step, start, (xs, states, products, d_outputs), reverse=True
+    )
+    d_weights = {name: jnp.zeros_like(matrix) for name, matrix in weights.items()}
+    for name, operand, gradient in zip(names, operands, d_products, strict=True):
+        rows = operand.reshape(-1, operand.shape[-1])
+        columns = gradient.astype(dtype).reshape(-1, gradient.shape[-1])
+        d_weights[name] += matmul.einsum("ri,ro->io", rows, columns)
+    return d_weights, d_constants, d_state, d_xs
+
+
+def _value(cell, dtype, weights, constants, state, xs):
+    last, (outputs, _, _) = _forward(cell, dtype, weights, constants, state, xs)
+    return last, outputs
+
+
+_scan = jax.custom_vjp(_value, nondiff_argnums=(0, 1))
+_scan.defvjp(_scan_forward, _scan_backward)
+
+
+def _remembered_value(dtype, operand, matrix, product):
+    """Return the product of an operand and a matrix that was made before."""
+    return product
+
+
+def _remembered_forward(dtype, operand, matrix, product):
+    return product, matrix
+
+
+def _remembered_backward(dtype, matrix, gradient):
+    # The gradient of the matrix is made of all steps at once, see ``_scan_backward``.
+    d_operand = matmul.product(gradient, Transposed(matrix), dtype)
+    return d_operand, jnp.zeros_like(matrix), jnp.zeros_like(gradient)
+
+
+_remembered = jax.custom_vjp(_remembered_value, nondiff_argnums=(0,))
+_remembered.defvjp(_remembered_forward, _remembered_backward)
