@@ -125,6 +125,7 @@ class Transformer(Model):
 class Recurrent(Model):
     """The sizes of a recurrent encoder-decoder."""
 
+    member: Literal["encdec", "rnnsearch", "cgru"]
     embedding: Positive[int]  # m, of the embedding tables
     units: Positive[int]  # n, of each direction and of the decoder
 

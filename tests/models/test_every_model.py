@@ -19,7 +19,7 @@ from transformer.evaluate import evaluate
 from transformer.tools import check
 from transformer.translate import load
 
-# The smallest sizes of each kind, with a vocabulary of 23 rows.
+# The smallest sizes of each kind, or KIND:MEMBER, with a vocabulary of 23 rows.
 SMALL: dict[str, dict[str, Any]] = {
     "transformer": {
         "layers": 2,
@@ -29,7 +29,16 @@ SMALL: dict[str, dict[str, Any]] = {
         "d_k": 8,
         "d_v": 8,
     },
-    "rnn": {"d_model": 16, "embedding": 16, "units": 12},
+    **{
+        f"rnn:{member}": {
+            "member": member,
+            "d_model": 16,
+            "embedding": 16,
+            "units": 12,
+            "tying": "two",
+        }
+        for member in ("cgru", "rnnsearch", "encdec")
+    },
     "toy": {"d_model": 16},
 }
 V = 23
@@ -42,11 +51,12 @@ def _toy(monkeypatch):
     monkeypatch.setitem(models.MODELS, "toy", toy)
 
 
-def settings_of(kind: str, **changes: Any) -> Config:
+def settings_of(name: str, **changes: Any) -> Config:
+    kind = name.split(":")[0]
     values = experiment("base").to_dict()
     known = {field.name for field in dataclasses.fields(config.MODELS[kind])}
     usual = {name: x for name, x in values["model"].items() if name in known}
-    sizes = SMALL[kind] | {"kind": kind, "vocab_size": V, "dtype": "float32"}
+    sizes = SMALL[name] | {"kind": kind, "vocab_size": V, "dtype": "float32"}
     values["model"] = usual | sizes
     values["data"]["max_length"] = 64
     for key, value in changes.items():
@@ -56,7 +66,8 @@ def settings_of(kind: str, **changes: Any) -> Config:
 
 
 def test_every_kind_of_model_is_here():
-    assert set(SMALL) == set(models.MODELS) == set(config.MODELS)
+    kinds = {name.split(":")[0] for name in SMALL}
+    assert kinds == set(models.MODELS) == set(config.MODELS)
 
 
 @pytest.mark.parametrize("name", check.CHECKS)

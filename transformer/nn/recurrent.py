@@ -9,7 +9,7 @@ attention, its weights get their gradient by one product over all steps.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -97,17 +97,53 @@ def lstm(
     return jax.nn.sigmoid(o) * jnp.tanh(c), c
 
 
+class Kind(NamedTuple):
+    """A cell as layers are made of it.
+
+    Attributes:
+      gates: how many times n columns its input's part has.
+      products: the same of each matrix that the state is multiplied by.
+      parts: arrays (B, n) of its state, the first of which is its output.
+      step: ``step(x, state, bias, multiply) -> state``; the bias (n,) is that of the
+        product that is reset.
+    """
+
+    gates: int
+    products: Mapping[str, int]
+    parts: int
+    step: Callable[..., tuple[jax.Array, ...]]
+
+
+CELLS = {
+    "gru": Kind(
+        3,
+        {"gates": 2, "candidate": 1},
+        1,
+        lambda x, state, bias, multiply: (gru(x, *state, multiply),),
+    ),
+    "gru_reset_after": Kind(
+        3,
+        {"state": 3},
+        1,
+        lambda x, state, bias, multiply: (gru_reset_after(x, *state, bias, multiply),),
+    ),
+    "lstm": Kind(
+        4, {"state": 4}, 2, lambda x, state, bias, multiply: lstm(x, *state, multiply)
+    ),
+}
+
+
 def keep(real: jax.Array, new: Any, old: Any) -> Any:
     """Return the new state where a token is real, else the old one.
 
     Args:
-      real: 1 or 0 of each row (B,).
-      new: arrays (B, ...).
+      real: 1 or 0 of each row (B,), or of each hypothesis (B, J).
+      new: arrays (B, ...) or (B, J, ...).
       old: the same.
     """
 
     def choose(a, b):
-        shape = real.shape + (1,) * (a.ndim - 1)
+        shape = real.shape + (1,) * (a.ndim - real.ndim)
         return jnp.where(real.reshape(shape) != 0, a, b)
 
     return jax.tree.map(choose, new, old)

@@ -24,7 +24,7 @@ def additive_scores(queries: jax.Array, keys: jax.Array, v: jax.Array) -> jax.Ar
     return jnp.tanh(queries[:, :, None] + keys[:, None]) @ v
 
 
-def weights_of(scores: jax.Array, real: jax.Array) -> jax.Array:
+def softmax_over(scores: jax.Array, real: jax.Array) -> jax.Array:
     """Return the softmax over real source positions.
 
     Args:

@@ -1,0 +1,261 @@
+"""Decoders: what they remember of a source, a step, and what is read out of it.
+
+Each is a Flax module with the same methods, see ``Decoder``. All arrays of a step have
+the sentences and their hypotheses on their first two axes, (B, J, ...): training has
+one hypothesis, the target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from transformer import config
+from transformer.ids import BOS
+from transformer.models.modules import Linear, kernel_of
+from transformer.models.rnn.layers import Cell, State, all_named, named
+from transformer.nn import matmul, recurrent, scores
+
+
+class Memory(NamedTuple):
+    """What a decoder reads of a source."""
+
+    annotations: jax.Array  # h (B, S, W)
+    keys: Any  # their part of the scores, made once per sentence
+    real: jax.Array  # (B, S) 1 or 0
+    held: Any  # parameters of the decoder's cell that are no matrices
+
+
+class Output(NamedTuple):
+    """What a step leaves for the readout."""
+
+    state: jax.Array  # (B, J, n)
+    context: jax.Array  # (B, J, W)
+    weights: jax.Array  # (B, J, S)
+
+
+class Decoder(Protocol):
+    """What the model asks of a decoder."""
+
+    def remember(
+        self, annotations: jax.Array, real: jax.Array, last: Mapping[str, State]
+    ) -> tuple[Memory, Any]:
+        """Return what is read of a source (B, ...), and the first state (B, ...)."""
+
+    def held(self) -> Any:
+        """Return the parameters of ``cell`` that are no matrices."""
+
+    def inputs(self, y: jax.Array, ids: jax.Array) -> Any:
+        """Return what a step takes of embeddings (B, J, m) of ids (B, J)."""
+
+    def weights(self) -> Mapping[str, matmul.Kernel]:
+        """Return the matrices of ``cell``."""
+
+    def cell(self, multiply: Any, memory: Memory, state: Any, x: Any) -> Any:
+        """Make a step: the new state and its ``Output``."""
+
+    def read_out(self, output: Output, y: jax.Array) -> jax.Array:
+        """Return what the output matrix is multiplied by, (B, J, D)."""
+
+
+def mean(annotations: jax.Array, real: jax.Array) -> jax.Array:
+    """Return the mean annotation of each sentence (B, W)."""
+    total = (annotations * real[..., None]).sum(1)
+    return total / jnp.maximum(real.sum(1), 1.0)[:, None]
+
+
+def attend(energies: jax.Array, memory: Memory) -> tuple[jax.Array, jax.Array]:
+    """Return ``c_i = sum_j softmax(e_i)_j h_j`` (B, J, W) and the weights (B, J, S)."""
+    weights = scores.softmax_over(energies, memory.real)
+    return jnp.einsum("bjs,bsw->bjw", weights, memory.annotations), weights
+
+
+class ConditionalGru(nn.Module):
+    """Two cells a step, and attention between them.
+
+    ``s' = GRU_1(y, s)``, ``e_j = tanh(s' W_a + h_j U_a + b) . v``, ``c = sum_j
+    softmax(e)_j h_j``, ``s = GRU_2(c, s')``; read out: ``tanh(s W_s + y W_y + c W_c)``.
+
+    Source: Firat and Cho, dl4mt-tutorial, docs/cgru.tex.
+    """
+
+    config: config.Recurrent
+    dtype: str
+
+    def setup(self):
+        c, n = self.config, self.config.units
+        self.begin = Linear(n, self.dtype)
+        self.keys = Linear(2 * n, self.dtype)
+        self.first = Cell("gru_reset_after", c.embedding, n, self.dtype)
+        self.second = Cell("gru_reset_after", 2 * n, n, self.dtype)
+        self.kernel_query = kernel_of(self, "kernel_query", (n, 2 * n))
+        self.energy = self.param("energy", nn.initializers.normal(0.01), (2 * n,))
+        self.readouts = [Linear(c.d_model, self.dtype) for _ in range(3)]
+
+    def held(self):
+        return {
+            "first": self.first.biases(),
+            "second": self.second.biases(),
+            "energy": self.energy,
+        }
+
+    def remember(self, annotations, real, last):
+        state = jnp.tanh(self.begin(mean(annotations, real)))
+        keys = self.keys(annotations)
+        return Memory(annotations, keys, real, self.held()), state
+
+    def inputs(self, y, ids):
+        return self.first.gates(y)
+
+    def weights(self):
+        cells = {
+            "first": self.first.matrices(),
+            "second": self.second.matrices(with_input=True),
+        }
+        return all_named(cells) | {"query": self.kernel_query}
+
+    @staticmethod
+    def cell(multiply, memory, state, x):
+        held, step = memory.held, recurrent.gru_reset_after
+        _, reset = held["first"]
+        inner = step(x, state, reset, named(multiply, "first"))
+        energies = scores.additive_scores(
+            multiply("query", inner), memory.keys, held["energy"]
+        )
+        context, weights = attend(energies, memory)
+        bias, reset = held["second"]
+        gates = multiply("second.input", context) + bias
+        new = step(gates, inner, reset, named(multiply, "second"))
+        return new, Output(new, context, weights)
+
+    def read_out(self, output, y):
+        parts = zip(self.readouts, (output.state, y, output.context), strict=True)
+        return jnp.tanh(sum(linear(x) for linear, x in parts))
+
+
+class RnnSearch(nn.Module):
+    """Look, generate, update: attention with a state that knows the last word.
+
+    ``e_j = tanh(s W_a + h_j U_a) . v``, ``c = sum_j softmax(e)_j h_j``, read out:
+    ``t~ = s U_o + y V_o + c C_o``, the larger of each two numbers of it; then ``s`` is
+    updated with the word that was generated and with c. So attention and readout both
+    know y. The paper prints two other orders: in section 3.1 attention does not know y
+    yet, in appendix A.2.2 neither attention nor the state that is read out does. This
+    is the order of GroundHog, which made the paper's figures.
+
+    Source: Bahdanau et al., arXiv:1409.0473, appendix A.
+    """
+
+    config: config.Recurrent
+    dtype: str
+
+    def setup(self):
+        c, n = self.config, self.config.units
+        width = 2 * n
+        self.begin = Linear(n, self.dtype, use_bias=False)
+        self.keys = Linear(n, self.dtype, use_bias=False)
+        self.update = Cell("gru", c.embedding, n, self.dtype)
+        self.kernel_query = kernel_of(self, "kernel_query", (n, n))
+        self.kernel_context = kernel_of(self, "kernel_context", (width, 3 * n))
+        self.energy = self.param("energy", nn.initializers.normal(0.001), (n,))
+        self.readout_state = Linear(2 * c.d_model, self.dtype)
+        self.readout_word, self.readout_context = (
+            Linear(2 * c.d_model, self.dtype, use_bias=False) for _ in range(2)
+        )
+
+    def held(self):
+        return self.energy
+
+    def remember(self, annotations, real, last):
+        state = jnp.tanh(self.begin(last["backward"][0]))
+        context = jnp.zeros((len(state), annotations.shape[-1]))
+        keys = self.keys(annotations)
+        return Memory(annotations, keys, real, self.held()), (state, context)
+
+    def inputs(self, y, ids):
+        return self.update.gates(y), (ids != BOS).astype(jnp.float32)
+
+    def weights(self):
+        matrices = {"query": self.kernel_query, "context": self.kernel_context}
+        return all_named({"update": self.update.matrices()}) | matrices
+
+    @staticmethod
+    def cell(multiply, memory, state, x):
+        (old, context), (gates, known) = state, x
+        gates = gates + multiply("context", context)
+        new = recurrent.gru(gates, old, named(multiply, "update"))
+        new = recurrent.keep(known, new, old)  # before the first word there is none
+        energies = scores.additive_scores(
+            multiply("query", new), memory.keys, memory.held
+        )
+        context, weights = attend(energies, memory)
+        return (new, context), Output(new, context, weights)
+
+    def read_out(self, output, y):
+        both = self.readout_state(output.state) + self.readout_word(y)
+        return maxout(both + self.readout_context(output.context))
+
+
+class FixedVector(nn.Module):
+    """No attention: every step reads the last state of the encoder.
+
+    ``RnnSearch`` with ``c = h_S`` at each step.
+
+    Source: Cho et al., arXiv:1406.1078; Bahdanau et al., section 5.1, "RNNencdec".
+    """
+
+    config: config.Recurrent
+    dtype: str
+
+    def setup(self):
+        c, n = self.config, self.config.units
+        self.begin = Linear(n, self.dtype, use_bias=False)
+        self.update = Cell("gru", c.embedding, n, self.dtype)
+        self.context = Linear(3 * n, self.dtype, use_bias=False)
+        self.readout_state = Linear(2 * c.d_model, self.dtype)
+        self.readout_word, self.readout_context = (
+            Linear(2 * c.d_model, self.dtype, use_bias=False) for _ in range(2)
+        )
+
+    def held(self):
+        return None
+
+    def remember(self, annotations, real, last):
+        (vector,) = last["forward"]
+        memory = Memory(vector[:, None], self.context(vector)[:, None], real, None)
+        return memory, jnp.tanh(self.begin(vector))
+
+    def inputs(self, y, ids):
+        return self.update.gates(y), (ids != BOS).astype(jnp.float32)
+
+    def weights(self):
+        return all_named({"update": self.update.matrices()})
+
+    @staticmethod
+    def cell(multiply, memory, state, x):
+        gates, known = x
+        new = recurrent.gru(gates + memory.keys, state, named(multiply, "update"))
+        new = recurrent.keep(known, new, state)
+        shape = (*new.shape[:2], memory.annotations.shape[-1])
+        context = jnp.broadcast_to(memory.annotations, shape)
+        return new, Output(new, context, None)
+
+    def read_out(self, output, y):
+        both = self.readout_state(output.state) + self.readout_word(y)
+        return maxout(both + self.readout_context(output.context))
+
+
+def maxout(x: jax.Array) -> jax.Array:
+    """Return the larger of each two neighbours, (..., 2 D) to (..., D)."""
+    return x.reshape(*x.shape[:-1], -1, 2).max(-1)
+
+
+DECODERS: dict[str, Any] = {
+    "cgru": ConditionalGru,
+    "rnnsearch": RnnSearch,
+    "encdec": FixedVector,
+}

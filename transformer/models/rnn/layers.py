@@ -1,0 +1,130 @@
+"""Recurrent layers over a whole source."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from transformer.models.modules import kernel_of
+from transformer.nn import layers, matmul, recurrent
+
+State = tuple[jax.Array, ...]
+
+
+class Cell(nn.Module):
+    """Holds the parameters of a cell.
+
+    Attributes:
+      kind: a name of ``recurrent.CELLS``.
+      width: m, of its input.
+      units: n.
+      dtype: of the operands of products.
+    """
+
+    kind: str
+    width: int
+    units: int
+    dtype: str
+
+    def setup(self):
+        kind, n = recurrent.CELLS[self.kind], self.units
+        columns = kind.gates * n
+        self.kernel_input = kernel_of(self, "kernel_input", (self.width, columns))
+        self.bias_input = self.param("bias_input", nn.initializers.zeros, (columns,))
+        self.kernels = {
+            name: kernel_of(self, f"kernel_{name}", (n, width * n))
+            for name, width in kind.products.items()
+        }
+        self.bias = None
+        if self.kind == "gru_reset_after":
+            self.bias = self.param("bias_state", nn.initializers.zeros, (n,))
+
+    def gates(self, x: jax.Array) -> jax.Array:
+        """Return the input's part of the gates, ``x W + b``: (..., m) to (..., G n)."""
+        return layers.linear(x, self.kernel_input, self.bias_input, self.dtype)
+
+    def matrices(self, *, with_input: bool = False) -> dict[str, matmul.Kernel]:
+        """Return the matrices of the loop; with that of the input, if it is there."""
+        its_input = {"input": self.kernel_input} if with_input else {}
+        return {**self.kernels, **its_input}
+
+    def biases(self) -> tuple[jax.Array, jax.Array | None]:
+        """Return the bias of the input and that of the product that is reset."""
+        return self.bias_input, self.bias
+
+
+def named(multiply: recurrent.Multiply, cell: str) -> recurrent.Multiply:
+    """Let a cell call its matrices by its own names."""
+    return lambda name, operand: multiply(f"{cell}.{name}", operand)
+
+
+def all_named(matrices: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the matrices of several cells, as ``named`` finds them."""
+    return {
+        f"{cell}.{name}": matrix
+        for cell, its in matrices.items()
+        for name, matrix in its.items()
+    }
+
+
+class Layer(nn.Module):
+    """A recurrent layer, in one direction or in both at once.
+
+    Attributes:
+      kind: a name of ``recurrent.CELLS``.
+      width: m, of its input.
+      units: n.
+      dtype: of the operands of products.
+      ways: "forward", "backward" or both.
+    """
+
+    kind: str
+    width: int
+    units: int
+    dtype: str
+    ways: tuple[str, ...] = ("forward",)
+
+    def setup(self):
+        self.cells = {
+            way: Cell(self.kind, self.width, self.units, self.dtype)
+            for way in self.ways
+        }
+
+    def __call__(
+        self, x: jax.Array, real: jax.Array
+    ) -> tuple[jax.Array, dict[str, State]]:
+        """Run over a source.
+
+        Args:
+          x: (B, S, m).
+          real: 1 or 0 of each token (B, S); padding keeps the state.
+
+        Returns:
+          The outputs of all directions side by side (B, S, n each), and the last state
+          of each.
+        """
+        kind, xs = recurrent.CELLS[self.kind], {}
+        for way, cell in self.cells.items():
+            # Backward, a row begins with its padding, which keeps the state at 0.
+            order = slice(None, None, -1 if way == "backward" else 1)
+            xs[way] = cell.gates(x).swapaxes(0, 1)[order], real.T[order]
+
+        def step(multiply, biases, states, x):
+            new = {}
+            for way, (gates, real) in x.items():
+                state, bias = states[way], biases[way][1]
+                made = kind.step(gates, state, bias, named(multiply, way))
+                new[way] = recurrent.keep(real, made, state)
+            return new, {way: state[0] for way, state in new.items()}
+
+        zeros = (jnp.zeros((len(x), self.units)),) * kind.parts
+        begin: dict[str, Any] = dict.fromkeys(self.ways, zeros)
+        weights = all_named({w: cell.matrices() for w, cell in self.cells.items()})
+        biases = {way: cell.biases() for way, cell in self.cells.items()}
+        last, outputs = recurrent.scan(step, weights, biases, begin, xs, self.dtype)
+        each = [outputs[w][:: -1 if w == "backward" else 1] for w in self.ways]
+        return jnp.concatenate(each, axis=-1).swapaxes(0, 1), last

@@ -1,0 +1,141 @@
+"""The recurrent model: a source read once, a decoder that takes a word a step."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from transformer import config
+from transformer.ids import BOS, PAD
+from transformer.models.modules import Base
+from transformer.models.rnn.decoders import DECODERS, Memory
+from transformer.models.rnn.layers import Layer
+from transformer.nn import dropout, matmul, recurrent
+from transformer.parallel import Rules
+
+PARTITION: Rules = {
+    "(source|target)_embedding": (None, "fsdp"),  # (V, m)
+    "output": (None, "fsdp"),  # (V, D)
+    "kernel(_[a-z]+)?": ("fsdp", None),  # (I, O)
+    "bias(_[a-z]+)?": (None,),  # (O,)
+    "energy": (None,),  # v (A,)
+}
+
+
+class Cache(NamedTuple):
+    """What a search carries from step to step."""
+
+    memory: Memory  # (B, ...)
+    state: Any  # (B, J, ...)
+
+
+class Rnn(Base):
+    """A recurrent encoder-decoder; ``config.member`` says which."""
+
+    config: config.Recurrent
+
+    partition: ClassVar[Rules] = PARTITION
+    stacks: ClassVar[tuple[str, ...]] = ()
+
+    def setup(self):
+        c = self.config
+
+        def table(name, rows, width):
+            return self.param(name, nn.initializers.normal(0.01), (rows, width))
+
+        self.source_table = table("source_embedding", self.source_size, c.embedding)
+        self.target_table = self.source_table
+        if c.tying != "three":
+            self.target_table = table("target_embedding", self.target_size, c.embedding)
+        self.output_table = self.target_table
+        if c.tying == "none":
+            self.output_table = table("output", self.target_size, c.d_model)
+        ways = ("forward",) if c.member == "encdec" else ("forward", "backward")
+        kind = "gru_reset_after" if c.member == "cgru" else "gru"
+        self.encoder = Layer(kind, c.embedding, c.units, self.operands, ways)
+        self.decoder = DECODERS[c.member](c, self.operands)
+
+    def encode(
+        self, source: jax.Array, key: dropout.Key | None = None
+    ) -> tuple[jax.Array, jax.Array, Any]:
+        """Read source ids (B, S) to annotations (B, S, W), real (B, S), last states."""
+        real = (source != PAD).astype(jnp.float32)
+        x = self._dropped(self.source_table[source], key, 0)
+        annotations, last = self.encoder(x, real)
+        return self._dropped(annotations, key, 1), real, last
+
+    def features(
+        self, source: jax.Array, inputs: jax.Array, key: dropout.Key | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """Return what is read out (B, T, D) and the output matrix (V, D)."""
+        memory, state = self._remember(source, dropout.fold_in(key, 0))
+        key = dropout.fold_in(key, 1)
+        y = self._dropped(self._embedded(inputs), key, 0)
+        one = jax.tree.map(lambda x: x[:, None], state)  # one hypothesis, the target
+        xs = jax.tree.map(_by_time, self.decoder.inputs(y, inputs))
+        _, outputs = recurrent.scan(
+            self.decoder.cell, self.decoder.weights(), memory, one, xs, self.operands
+        )
+        outputs = jax.tree.map(_by_row, outputs)
+        if outputs.weights is not None:
+            self.sow("attention", "cross", outputs.weights[:, None])
+        hidden = self._dropped(self.decoder.read_out(outputs, y), key, 1)
+        return hidden, self.output_table
+
+    def start(self, source: jax.Array, beams: int, length: int) -> Cache:
+        """Encode source ids (B, S) for a search."""
+        memory, state = self._remember(source, None)
+
+        def repeated(x):
+            return jnp.broadcast_to(x[:, None], (len(x), beams, *x.shape[1:]))
+
+        return Cache(memory._replace(held=None), jax.tree.map(repeated, state))
+
+    def step(
+        self, cache: Cache, ids: jax.Array, parents: jax.Array
+    ) -> tuple[jax.Array, Cache]:
+        """Take one token of each hypothesis (B, J) and score the next (B, J, V)."""
+        weights, y = self.decoder.weights(), self._embedded(ids)
+
+        def multiply(name, operand):
+            return matmul.product(operand, weights[name], self.operands)
+
+        def of_parents(x):
+            return jnp.take_along_axis(x, parents[..., None], axis=1)
+
+        state, output = self.decoder.cell(
+            multiply,
+            cache.memory._replace(held=self.decoder.held()),
+            jax.tree.map(of_parents, cache.state),
+            self.decoder.inputs(y, ids),
+        )
+        hidden = self.decoder.read_out(output, y)
+        table = matmul.Transposed(self.output_table)
+        return matmul.product(hidden, table, self.operands), cache._replace(state=state)
+
+    def _remember(self, source, key):
+        annotations, real, last = self.encode(source, key)
+        return self.decoder.remember(annotations, real, last)
+
+    def _embedded(self, ids: jax.Array) -> jax.Array:
+        """Return the embeddings of inputs; before the first word there is none."""
+        return jnp.where((ids != BOS)[..., None], self.target_table[ids], 0.0)
+
+    def _dropped(self, x, key, place):
+        return dropout.dropout(x, self.config.dropout, dropout.fold_in(key, place))
+
+
+def _by_time(x: jax.Array) -> jax.Array:
+    """Turn (B, T, ...) into (T, B, 1, ...)."""
+    return x.swapaxes(0, 1)[:, :, None]
+
+
+def _by_row(x: jax.Array) -> jax.Array:
+    """Turn (T, B, 1, ...) into (B, T, ...)."""
+    return x[:, :, 0].swapaxes(0, 1)
+
+
+Model = Rnn
