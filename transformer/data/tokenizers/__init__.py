@@ -131,9 +131,11 @@ def load_vocabulary(folder: pathlib.Path | Folder) -> Vocabulary:
       UserError: if there is none, or its files are not the ones that were saved.
     """
     folder = opened(folder)
-    path = folder.path / _NAME
-    if not os.path.lexists(path):
-        raise UserError(f"{path}: expected a vocabulary, found none; {folder.remedy}")
+    if not os.path.lexists(folder.path):
+        raise UserError(
+            f"{folder.path}: expected a prepared folder, found none; prepare the data "
+            "anew, as transformer train does"
+        )
     suffixes, digest = folder.json(_NAME, _parse)
     vocabulary = Vocabulary(
         source := _load(folder, f"source{suffixes[0]}"),
