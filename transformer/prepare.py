@@ -7,7 +7,6 @@ preparation leaves nothing behind that looks finished.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import pathlib
 import shutil
@@ -18,10 +17,11 @@ from typing import Any
 from transformer.config import Config, UserError, flatten, upgraded
 from transformer.data import sources, tokenizers
 from transformer.data.corpus import Corpus, Counts, write_corpus
+from transformer.data.folder import MANIFEST, Folder, records_of
 from transformer.data.tokenizers.sentence_piece import checksum
+from transformer.files import sealed
 from transformer.parallel import hosts
 
-_MANIFEST = "manifest.json"
 _FORMAT = 1  # of the folder; another number means: prepare again
 
 
@@ -30,27 +30,41 @@ class Prepared:
     """An opened prepared folder.
 
     Attributes:
-      folder: where it is.
+      files: where it is, and what is written of it in manifest.json.
       vocabulary: tokenizers of both languages.
       corpora: split -> encoded pairs.
-      checksums: split -> {input: {"lines": n, "sha256": hex}}, and "tokenizer" ->
-        {given model: {"sha256": hex}}.
-      manifest: all that is written of it in manifest.json.
     """
 
-    folder: pathlib.Path
+    files: Folder
     vocabulary: tokenizers.Vocabulary
     corpora: Mapping[sources.Split, Corpus]
-    checksums: Mapping[str, sources.Checksums]
-    manifest: dict[str, Any]
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """Where it is."""
+        return self.files.path
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """All that is written of it in manifest.json."""
+        assert self.files.manifest is not None
+        return self.files.manifest
+
+    @property
+    def checksums(self) -> Mapping[str, sources.Checksums]:
+        """Split -> {input: {"lines": n, "sha256": hex}}, of the given models too."""
+        return self.manifest["inputs"]
 
     def texts(self, split: sources.Split) -> tuple[list[str], list[str]]:
         """Return the source and target lines of "validation" or "test" as given."""
-        source, target = (
-            _text_file(self.folder, split, side).read_bytes().decode()
-            for side in ("source", "target")
-        )
-        return source.split("\n")[:-1], target.split("\n")[:-1]
+        return self._lines(split, "source"), self._lines(split, "target")
+
+    def _lines(self, split: sources.Split, side: str) -> list[str]:
+        name, pairs = _text_name(split, side), len(self.corpora[split])
+        lines = self.files.lines(name)
+        if len(lines) != pairs:
+            self.files.refuse(name, f"{pairs:,} lines", f"{len(lines):,}")
+        return lines
 
     def references(self, split: sources.Split) -> list[str]:
         """Return the target lines as ``decode`` would write them: joins undone."""
@@ -60,7 +74,11 @@ class Prepared:
 def is_prepared(config: Config) -> bool:
     """Return whether the folder that ``data.prepared`` names is there."""
     named = config.data.prepared
-    return bool(named) and (pathlib.Path(named) / _MANIFEST).is_file()
+    return bool(named) and _is_complete(pathlib.Path(named))
+
+
+def _is_complete(folder: pathlib.Path) -> bool:
+    return os.path.lexists(folder / MANIFEST)
 
 
 def prepare(
@@ -83,42 +101,68 @@ def prepare(
         another configuration or from inputs that have changed.
     """
     folder = pathlib.Path(config.data.prepared or pathlib.Path(workdir) / "corpus")
-    if not (folder / _MANIFEST).is_file():
-        if folder.exists() and any(folder.iterdir()):
-            raise UserError(
-                f"{folder}: expected a prepared corpus or nothing, found a folder "
-                f"without {_MANIFEST}; remove it or set data.prepared"
-            )
+    if not _is_complete(folder):
+        _check_place(folder)
         if hosts.primary():
             _make(config, folder, log)
-        while not (folder / _MANIFEST).is_file():
+        while not _is_complete(folder):
             time.sleep(1)  # the primary process makes it, which may take hours
         return _open(folder)
     prepared = _open(folder)
     _check_config(config, prepared)
     _check_inputs(config, prepared, log)
     log(f"data: {folder} is prepared, {len(prepared.corpora['train']):,} pairs")
+    if not prepared.files.recorded:
+        log(
+            f"data: {folder} was prepared by an earlier version, without digests: its "
+            "files are read as they are"
+        )
     return prepared
 
 
-def _open(folder: pathlib.Path) -> Prepared:
-    manifest = json.loads((folder / _MANIFEST).read_text())
-    if manifest["format"] != _FORMAT:
+def _check_place(folder: pathlib.Path) -> None:
+    """Refuse to prepare where something else lies."""
+    try:
+        found = "a folder without manifest.json" if os.listdir(folder) else ""
+    except FileNotFoundError:
+        found = "a link to nothing" if folder.is_symlink() else ""
+    except NotADirectoryError:
+        found = "a file" if os.path.lexists(folder) else ""
+    except (OSError, ValueError) as error:
+        found = str(error)
+    if found:
         raise UserError(
-            f"{folder}: expected a prepared corpus of format {_FORMAT}, got "
-            f"{manifest['format']}; remove it or set data.prepared"
+            f"{folder}: expected a prepared corpus or nothing, found {found}; remove "
+            "it or set data.prepared"
         )
+
+
+def _open(path: pathlib.Path) -> Prepared:
+    folder = Folder(path)
+    manifest = folder.manifest
+    if manifest is None:
+        folder.refuse(MANIFEST, "a file")
+    if manifest["format"] != _FORMAT:
+        folder.refuse(MANIFEST, f"format {_FORMAT}", f"format {manifest['format']}")
+    for part in (*sources.SPLITS, "tokenizer"):
+        if not isinstance(manifest["inputs"].get(part), dict):
+            folder.refuse(MANIFEST, f"checksums of {part}")
+    for name in folder.names:
+        if not name.startswith("train."):  # large, and verified where it is read
+            folder.verify(name)
     vocabulary = tokenizers.load_vocabulary(folder)
     if vocabulary.digest != manifest["vocabulary"]:
-        raise UserError(
-            f"{folder}: expected vocabulary {manifest['vocabulary'][:12]}, got "
-            f"{vocabulary.digest[:12]}; a file was changed: remove the folder"
+        folder.refuse(
+            MANIFEST,
+            f"vocabulary {vocabulary.digest[:12]}",
+            f"{manifest['vocabulary'][:12]}: a file was changed",
         )
     corpora = {split: Corpus(folder, split) for split in sources.SPLITS}
-    return Prepared(folder, vocabulary, corpora, manifest["inputs"], manifest)
+    return Prepared(folder, vocabulary, corpora)
 
 
 def _make(config: Config, folder: pathlib.Path, log: Callable[[str], None]) -> None:
+    folder = pathlib.Path(os.path.realpath(folder))  # no folder replaces a link
     partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
     try:
         partial.mkdir(parents=True)
@@ -158,7 +202,7 @@ def _move(partial: pathlib.Path, folder: pathlib.Path) -> None:
         os.replace(partial, folder)
     except OSError:
         # Another run finished the same folder first: theirs is as good.
-        if not (folder / _MANIFEST).is_file():
+        if not _is_complete(folder):
             raise
 
 
@@ -186,8 +230,9 @@ def _fill(config: Config, folder: pathlib.Path, log: Callable[[str], None]) -> N
         "inputs": inputs,
         "vocabulary": vocabulary.digest,
         "pairs": {split: dataclasses.asdict(counts[split]) for split in counts},
+        "files": records_of(folder),
     }
-    (folder / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+    sealed.write_json(folder / MANIFEST, manifest)
 
 
 def _inputs(config: Config, source: sources.Source) -> dict[str, sources.Checksums]:
@@ -215,19 +260,31 @@ def _sentence(split: str, counts: Counts) -> str:
 def _keeping_texts(
     pairs: Iterable[sources.Pair], folder: pathlib.Path, split: str
 ) -> Iterator[sources.Pair]:
-    """Pass pairs on and write their texts: evaluation needs them."""
+    """Pass pairs on and write their texts: evaluation needs them.
+
+    Raises:
+      UserError: if there are pairs, but none with text on both sides.
+    """
+    number, any_text = 0, False
     with (
-        open(_text_file(folder, split, "source"), "wb") as source,
-        open(_text_file(folder, split, "target"), "wb") as target,
+        open(folder / _text_name(split, "source"), "wb") as source,
+        open(folder / _text_name(split, "target"), "wb") as target,
     ):
         for pair in pairs:
+            number += 1
             source.write(pair[0].encode() + b"\n")
             target.write(pair[1].encode() + b"\n")
+            any_text = any_text or all(map(str.strip, pair))
             yield pair
+    if number and not any_text:
+        raise UserError(
+            f"data.{split}: expected sentence pairs to measure with, got {number:,} "
+            "of which none has text on both sides; give others"
+        )
 
 
-def _text_file(folder: pathlib.Path, split: str, side: str) -> pathlib.Path:
-    return folder / f"{split}.{side}.txt"
+def _text_name(split: str, side: str) -> str:
+    return f"{split}.{side}.txt"
 
 
 def _own_config(config: Config) -> dict[str, Any]:
@@ -240,7 +297,9 @@ def _own_config(config: Config) -> dict[str, Any]:
 def _check_config(config: Config, prepared: Prepared) -> None:
     old = upgraded(prepared.manifest["config"])
     new = _own_config(config)
-    changed = [f"{k}: {old[k]!r} -> {new[k]!r}" for k in new if old[k] != new[k]]
+    changed = [
+        f"{k}: {old.get(k)!r} -> {new[k]!r}" for k in new if old.get(k) != new[k]
+    ]
     if changed:
         raise UserError(
             f"{prepared.folder}: expected the configuration it was prepared with, got "

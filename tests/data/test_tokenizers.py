@@ -271,8 +271,13 @@ def test_bytes_that_are_no_text() -> None:
 
 
 def test_changed_or_absent_vocabulary(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(UserError, match="found none"):
+    with pytest.raises(UserError, match="vocabulary.json: .* found none"):
         tokenizers.load_vocabulary(tmp_path)
+    with pytest.raises(UserError, match="absent: .* found none; prepare"):
+        tokenizers.load_vocabulary(tmp_path / "absent")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="file/vocabulary.json: .* Not a directory"):
+        tokenizers.load_vocabulary(tmp_path / "file")
     build(tmp_path, kind="whitespace", vocab_size=0)
     path = tmp_path / "source.vocab"
     path.write_text(path.read_text().replace("dog", "cat"))

@@ -20,6 +20,7 @@ from transformer import prepare as preparation
 from transformer.config import UserError
 from transformer.data import sources
 from transformer.data.corpus import Counts
+from transformer.files import sealed
 from transformer.prepare import prepare
 
 
@@ -147,9 +148,9 @@ def test_another_configuration_is_refused(
 
 def test_a_folder_from_before_a_key_was_there(tmp_path: pathlib.Path) -> None:
     manifest = prepare(make_config(), tmp_path).folder / "manifest.json"
-    record = json.loads(manifest.read_text())
+    record = sealed.read_json(manifest, "")
     del record["config"]["data.digits"]
-    manifest.write_text(json.dumps(record))
+    sealed.write_json(manifest, record)
     prepare(make_config(), tmp_path)
     with pytest.raises(UserError, match=r"data\.digits: 9 -> 3"):
         prepare(make_config(data_digits=3), tmp_path)
@@ -157,13 +158,13 @@ def test_a_folder_from_before_a_key_was_there(tmp_path: pathlib.Path) -> None:
 
 def test_a_folder_of_an_earlier_version_is_read(tmp_path: pathlib.Path) -> None:
     manifest = prepare(make_config(), tmp_path, print).folder / "manifest.json"
-    values = json.loads(manifest.read_text())
+    values = sealed.read_json(manifest, "")
     assert "data.measure" not in values["config"]  # no part of the pairs
     values["config"]["tokenizer.algorithm"] = "bpe"
-    manifest.write_text(json.dumps(values))
+    sealed.write_json(manifest, values)
     prepare(make_config(), tmp_path, print)
     values["config"]["tokenizer.algorithm"] = "unigram"
-    manifest.write_text(json.dumps(values))
+    sealed.write_json(manifest, values)
     with pytest.raises(UserError, match="tokenizer.algorithm: expected 'bpe'"):
         prepare(make_config(), tmp_path, print)
 
@@ -215,6 +216,47 @@ def test_folder_that_is_not_ours(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="can be written"):
         prepare(make_config(), tmp_path / "file")
+
+
+def test_places_where_no_folder_can_be_made(tmp_path: pathlib.Path) -> None:
+    file, link, long = tmp_path / "file", tmp_path / "link", tmp_path / ("x" * 300)
+    file.write_text("thesis")
+    link.symlink_to(tmp_path / "nothing")
+    for place, found in (
+        (file, "found a file; remove"),
+        (link, "found a link to nothing; remove"),
+        (long, "too long"),
+    ):
+        with pytest.raises(UserError, match=f"expected a prepared corpus .*{found}"):
+            prepare(make_config(data_prepared=str(place)), tmp_path)
+    assert file.read_text() == "thesis" and len(os.listdir(tmp_path)) == 2
+
+
+def test_a_link_to_an_empty_folder_is_filled(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "large_disk" / "corpus").mkdir(parents=True)
+    (tmp_path / "corpus").symlink_to(tmp_path / "large_disk" / "corpus")
+    prepare(make_config(), tmp_path)
+    assert (tmp_path / "corpus").is_symlink()
+    assert os.listdir(tmp_path / "large_disk") == ["corpus"]
+    assert (tmp_path / "large_disk" / "corpus" / "manifest.json").is_file()
+
+
+@pytest.mark.parametrize("kind", ["bytes", "whitespace"])
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_blank_lines_are_nothing_to_measure_with(
+    tmp_path: pathlib.Path, split: str, kind: str
+) -> None:
+    write_texts(tmp_path / "text")
+    config = text_config(tmp_path / "text", tokenizer_kind=kind, tokenizer_vocab_size=0)
+    (tmp_path / "text" / f"{split}.en").write_text("a\n\n \t\n")
+    target = tmp_path / "text" / f"{split}.de"
+    target.write_text("\nb\n\u3000\n")
+    with pytest.raises(UserError, match=f"data.{split}: .* got 3 of which none has"):
+        prepare(config, tmp_path)
+    assert os.listdir(tmp_path) == ["text"]
+    target.write_text("\nb\nc\n")
+    (tmp_path / "text" / f"{split}.en").write_text("a\n\nc\n")
+    assert len(prepare(config, tmp_path).corpora[split]) == 3  # one pair is enough
 
 
 def test_vocabulary_of_another_preparation(tmp_path: pathlib.Path) -> None:

@@ -5,20 +5,23 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import json
-import os
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from transformer.config import UserError
+from transformer.data.folder import Folder, opened
 from transformer.data.tokenizers import Tokenizer, Vocabulary
+from transformer.files import sealed
 from transformer.ids import EOS, PAD
 
 _CHUNK = 50_000  # pairs in memory while a corpus is written
 _CHUNKS_PER_MESSAGE = 10
+_PART = 1 << 20  # offsets
+_OFFSET = np.dtype(np.int64)
+_DTYPES = {"uint16", "uint32"}  # of ids
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,31 +75,45 @@ class Sides(Protocol):
 class Sequences:
     """The sequences of one language, each with EOS at its end, on disk.
 
-    The offsets are memory-mapped. The ids are read where they are: were they mapped,
-    the pages around every row ever read would count as memory of the process, 5 GB
-    for 36 M pairs.
+    The offsets are memory-mapped, and verified whole when first asked for. The ids are
+    read where they are, each block verified with its first row: were they mapped, the
+    pages around every row ever read would count as memory of the process, 5 GB for 36 M
+    pairs.
+
+    Args:
+      folder: the prepared folder.
+      stem: of the names of the two files.
+      dtype: of the ids.
+      pairs: how many sequences there are.
 
     Attributes:
       offsets: (pairs + 1,) int64; sequence i is ids offsets[i] to offsets[i + 1] - 1.
     """
 
-    def __init__(self, stem: pathlib.Path, dtype: str):
-        self.offsets = np.memmap(f"{stem}.offsets", np.int64, "r").view(np.ndarray)
+    def __init__(self, folder: Folder, stem: str, dtype: str, pairs: int):
+        self._folder, self._name, self._pairs = folder, f"{stem}.offsets", pairs
         self._dtype = np.dtype(dtype)
-        self._ids = open(f"{stem}.ids", "rb", buffering=0)
-        size = os.fstat(self._ids.fileno()).st_size // self._dtype.itemsize
-        if size != self.offsets[-1]:
-            raise UserError(
-                f"{stem}.ids: expected {self.offsets[-1]:,} ids, got {size:,}: the "
-                "file was damaged; remove the prepared folder"
-            )
+        self._ids = folder.file(f"{stem}.ids")
+        _check_size(folder, self._name, (pairs + 1) * _OFFSET.itemsize)
 
-    def __del__(self) -> None:
-        if hasattr(self, "_ids"):
-            self._ids.close()
+    @functools.cached_property
+    def offsets(self) -> np.ndarray:
+        path = self._folder.verify(self._name)
+        offsets = np.memmap(path, _OFFSET, "r").view(np.ndarray)
+        if not self._folder.recorded:
+            self._check(offsets)
+        return offsets
+
+    def _check(self, offsets: np.ndarray) -> None:
+        """Refuse offsets that lead out of the file of ids, or make empty sequences."""
+        rising = all((part[1:] > part[:-1]).all() for part in _parts(offsets))
+        if offsets[0] != 0 or not rising:
+            self._folder.refuse(self._name, "offsets that rise from 0", "others")
+        name = self._name.replace(".offsets", ".ids")
+        _check_size(self._folder, name, int(offsets[-1]) * self._dtype.itemsize)
 
     def __len__(self) -> int:
-        return len(self.offsets) - 1
+        return self._pairs
 
     def __getitem__(self, row: int) -> list[int]:
         start, end = self.offsets[row : row + 2]
@@ -106,18 +123,17 @@ class Sequences:
         return (self[row] for row in range(len(self)))
 
     def _read(self, starts: Sequence[int], lengths: Sequence[int]) -> np.ndarray:
-        size, file = self._dtype.itemsize, self._ids.fileno()
+        size, read = self._dtype.itemsize, self._ids.read
         rows = zip(starts, lengths, strict=True)
-        chunks = [os.pread(file, size * n, size * start) for start, n in rows]
+        chunks = [read(size * start, size * n) for start, n in rows]
         return np.frombuffer(b"".join(chunks), self._dtype)
 
     @functools.cached_property
     def lengths(self) -> np.ndarray:
         """(pairs,) int32, EOS included."""
         lengths = np.empty(len(self), np.int32)
-        for start in range(0, len(self), 1 << 20):
-            part = self.offsets[start : start + (1 << 20) + 1]
-            lengths[start : start + len(part) - 1] = np.diff(part)
+        for number, part in enumerate(_parts(self.offsets)):
+            lengths[number * _PART : (number + 1) * _PART] = np.diff(part)
         return lengths
 
     def padded(self, rows: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
@@ -130,27 +146,55 @@ class Sequences:
         return out
 
 
+def _parts(offsets: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield parts that fit into memory, each beginning with the end of the last."""
+    for start in range(0, len(offsets) - 1, _PART):
+        yield offsets[start : start + _PART + 1]
+
+
+def _check_size(folder: Folder, name: str, expected: int) -> None:
+    size = folder.file(name).bytes
+    if size != expected:
+        folder.refuse(name, f"{expected:,} bytes", f"{size:,}: the file was changed")
+
+
 class Corpus:
     """One split, encoded: what ``write_corpus`` wrote.
 
     Args:
-      folder: the prepared folder.
+      folder: the prepared folder, or where it is.
       split: "train", "validation" or "test".
 
     Attributes:
       source, target: the sequences.
       counts: pairs kept and left out.
+
+    Raises:
+      UserError: if a file is absent or of another size; where its content is another,
+        when that is first read.
     """
 
-    def __init__(self, folder: pathlib.Path, split: str):
-        folder = pathlib.Path(folder)
-        record = json.loads((folder / f"{split}.json").read_text())
-        self.source = Sequences(folder / f"{split}.source", record["source"])
-        self.target = Sequences(folder / f"{split}.target", record["target"])
-        self.counts = Counts(**record["counts"])
+    def __init__(self, folder: pathlib.Path | Folder, split: str):
+        folder = opened(folder)
+        self.counts, dtypes = folder.json(f"{split}.json", _parse)
+        self.source, self.target = (
+            Sequences(folder, f"{split}.{side}", dtype, self.counts.kept)
+            for side, dtype in zip(("source", "target"), dtypes, strict=True)
+        )
 
     def __len__(self) -> int:
         return len(self.source)
+
+
+def _parse(record: dict[str, Any]) -> tuple[Counts, list[str]]:
+    """Return the counts, and the types of the source and the target ids."""
+    counts = Counts(**record["counts"])
+    dtypes = [record["source"], record["target"]]
+    if not isinstance(counts.kept, int) or counts.kept < 1:
+        raise ValueError(f"{counts.kept} pairs")
+    if not set(dtypes) <= _DTYPES:
+        raise ValueError(f"ids of {' and '.join(dtypes)}")
+    return counts, dtypes
 
 
 def write_corpus(
@@ -191,16 +235,21 @@ def write_corpus(
             if number % _CHUNKS_PER_MESSAGE == 0:
                 log(f"{split}: {counts.kept:,} pairs encoded")
     if not counts.kept:
+        left_out = ""
+        if max_length is not None:
+            left_out = (
+                f" ({counts.empty:,} empty, {counts.long:,} longer than "
+                f"data.max_length = {max_length})"
+            )
         raise UserError(
-            f"data.{split}: expected sentence pairs, got none ({counts.empty:,} empty, "
-            f"{counts.long:,} longer than data.max_length = {max_length}); give others"
+            f"data.{split}: expected sentence pairs, got none{left_out}; give others"
         )
     record = {
         "counts": dataclasses.asdict(counts),
         "source": source.dtype.name,
         "target": target.dtype.name,
     }
-    (folder / f"{split}.json").write_text(json.dumps(record, indent=2) + "\n")
+    sealed.write_json(folder / f"{split}.json", record)
     return counts
 
 

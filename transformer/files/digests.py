@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from transformer.config import UserError
 
 BLOCK = 1 << 20  # bytes
@@ -58,7 +56,7 @@ class Verified:
                 f"{path}: expected {record['bytes']:,} bytes, got {self.bytes:,}: the "
                 f"file was changed; {remedy}"
             )
-        self._known = np.zeros(-(-self.bytes // BLOCK), bool)
+        self._unread = set(range(len(self._digests)))  # blocks
 
     def __del__(self) -> None:
         if hasattr(self, "_file"):
@@ -70,23 +68,23 @@ class Verified:
         Raises:
           UserError: if a block of them is not what was written.
         """
-        if self._digests:
+        if self._unread:
             for block in range(start // BLOCK, -(-(start + count) // BLOCK)):
-                if not self._known[block]:
+                if block in self._unread:
                     self._verify(block)
         return os.pread(self._file.fileno(), count, start)
 
     def verify(self) -> None:
         """Verify the whole file."""
-        for block in range(len(self._known)):
-            self.read(block * BLOCK, 1)
+        for block in sorted(self._unread):
+            self._verify(block)
 
     def _verify(self, block: int) -> None:
         content = os.pread(self._file.fileno(), BLOCK, block * BLOCK)
         if hashlib.sha256(content).hexdigest() != self._digests[block]:
             raise UserError(
                 f"{self._path}: expected the content that was written, got other "
-                f"content in block {block + 1} of {len(self._known)}: the file was "
+                f"content in block {block + 1} of {len(self._digests)}: the file was "
                 f"changed; {self._remedy}"
             )
-        self._known[block] = True
+        self._unread.discard(block)

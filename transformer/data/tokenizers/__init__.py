@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
+import os
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 from transformer import config
 from transformer.config import UserError
+from transformer.data.folder import Folder, opened
 from transformer.data.tokenizers.sentence_piece import SentencePiece
 from transformer.data.tokenizers.tokenizer import Pairs, Tokenizer
 from transformer.data.tokenizers.utf8 import Bytes
 from transformer.data.tokenizers.whitespace import Whitespace
+from transformer.files import sealed
 
 __all__ = [
     "TOKENIZERS",
@@ -29,6 +32,8 @@ __all__ = [
     "build_vocabulary",
     "load_vocabulary",
 ]
+
+_NAME = "vocabulary.json"
 
 TOKENIZERS: dict[str, type[Tokenizer]] = {
     "sentencepiece": SentencePiece,
@@ -70,7 +75,7 @@ class Vocabulary:
             tokenizer.save(folder / f"{side}{tokenizer.suffix}")
         record = {"joint": self.joint, "digest": self.digest}
         record |= {side: getattr(self, side).suffix for side in sides}
-        (folder / "vocabulary.json").write_text(json.dumps(record, indent=2) + "\n")
+        sealed.write_json(folder / _NAME, record)
 
 
 def build_vocabulary(
@@ -110,11 +115,14 @@ def build_vocabulary(
     return vocabulary
 
 
-def load_vocabulary(folder: pathlib.Path) -> Vocabulary:
+def load_vocabulary(folder: pathlib.Path | Folder) -> Vocabulary:
     """Open what ``Vocabulary.save`` wrote.
 
+    Its files are verified by the manifest of the folder; where there is none, by the
+    digest in ``vocabulary.json``.
+
     Args:
-      folder: the folder given to ``save``.
+      folder: the folder given to ``save``, or where it is.
 
     Returns:
       The two tokenizers.
@@ -122,27 +130,43 @@ def load_vocabulary(folder: pathlib.Path) -> Vocabulary:
     Raises:
       UserError: if there is none, or its files are not the ones that were saved.
     """
-    folder = pathlib.Path(folder)
-    path = folder / "vocabulary.json"
-    if not path.is_file():
-        raise UserError(f"expected a vocabulary in {path}, found none; prepare it")
-    record = json.loads(path.read_text())
-    source = _load(folder / f"source{record['source']}")
-    target = source
-    if not record["joint"]:
-        target = _load(folder / f"target{record['target']}")
-    vocabulary = Vocabulary(source, target)
-    if vocabulary.digest != record["digest"]:
+    folder = opened(folder)
+    if not os.path.lexists(folder.path):
         raise UserError(
-            f"{folder}: expected a vocabulary of digest {record['digest'][:12]}, got "
-            f"{vocabulary.digest[:12]}: a file was changed; prepare it again"
+            f"{folder.path}: expected a prepared folder, found none; prepare the data "
+            "anew, as transformer train does"
+        )
+    suffixes, digest = folder.json(_NAME, _parse)
+    vocabulary = Vocabulary(
+        source := _load(folder, f"source{suffixes[0]}"),
+        _load(folder, f"target{suffixes[1]}") if len(suffixes) > 1 else source,
+    )
+    if vocabulary.digest != digest:
+        raise UserError(
+            f"{folder.path}: expected a vocabulary of digest {digest[:12]}, got "
+            f"{vocabulary.digest[:12]}: a tokenizer was changed; {folder.remedy}"
         )
     return vocabulary
 
 
-def _load(path: pathlib.Path) -> Tokenizer:
+def _parse(record: dict[str, Any]) -> tuple[list[str], str]:
+    """Return the suffix of one or two tokenizers, and the digest of all."""
+    joint, digest = record["joint"], record["digest"]
+    sides = ["source"] if joint else ["source", "target"]
+    suffixes = [record[side] for side in sides]
+    if not isinstance(joint, bool) or not isinstance(digest, str):
+        raise TypeError(f"{joint=}, {digest=}")
+    known = [kind.suffix for kind in TOKENIZERS.values()]
+    if not all(suffix in known for suffix in suffixes):
+        raise ValueError(f"tokenizers {suffixes}")
+    return suffixes, digest
+
+
+def _load(folder: Folder, name: str) -> Tokenizer:
+    path = folder.verify(name)
     (kind,) = (kind for kind in TOKENIZERS.values() if kind.suffix == path.suffix)
     try:
         return kind.load(path)
-    except OSError as error:
-        raise UserError(f"expected a tokenizer, got: {error}; prepare it") from None
+    except (OSError, ValueError, UserError) as error:
+        got = getattr(error, "strerror", None) or "something else"
+        folder.refuse(name, f"a tokenizer ({kind.__name__})", got)

@@ -22,7 +22,7 @@ def operations(run: Run) -> float | None:
       Operations, 2 per multiply-add; None where the prepared corpus is gone.
     """
     sizes = _vocabulary(run)
-    if sizes is None or not (_corpus(run) / "train.json").is_file():
+    if sizes is None or not (_corpus(run) / "manifest.json").is_file():
         return None
     from transformer.data.corpus import Corpus
     from transformer.tools import flops
