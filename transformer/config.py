@@ -123,11 +123,19 @@ class Transformer(Model):
 
 @dataclasses.dataclass(frozen=True)
 class Recurrent(Model):
-    """The sizes of a recurrent encoder-decoder."""
+    """The sizes and choices of recurrent encoder-decoders."""
 
-    member: Literal["encdec", "rnnsearch", "cgru"]
+    member: Literal["encdec", "rnnsearch", "cgru", "luong"]
     embedding: Positive[int]  # m, of the embedding tables
     units: Positive[int]  # n, of each direction and of the decoder
+    layers: Positive[int]  # of the encoder, with luong of the decoder too
+    reverse_source: bool
+    # Of luong, whose values elsewhere are "none", False and 0.
+    score: Literal["none", "dot", "general", "concat", "location"]
+    attention: Literal["none", "global", "local_m", "local_p"]
+    feeding: bool  # h~ is part of the next step's input
+    window: NotNegative[int]  # D: local attention reaches so far each way
+    max_positions: NotNegative[int]  # with location: source positions that have scores
 
 
 # A kind of model with keys of its own is one dataclass above and one line here.

@@ -19,6 +19,26 @@ from transformer.evaluate import evaluate
 from transformer.tools import check
 from transformer.translate import load
 
+RNN = {
+    "d_model": 16,
+    "embedding": 16,
+    "units": 12,
+    "layers": 1,
+    "tying": "two",
+    "reverse_source": False,
+    "score": "none",
+    "attention": "none",
+    "feeding": False,
+    "window": 0,
+    "max_positions": 0,
+}
+RECURRENT = ("cgru", "rnnsearch", "encdec")
+LUONG = [
+    ("dot", "global"),
+    ("general", "local_m"),
+    ("concat", "local_p"),
+    ("location", "global"),
+]
 # The smallest sizes of each kind, or KIND:MEMBER, with a vocabulary of 23 rows.
 SMALL: dict[str, dict[str, Any]] = {
     "transformer": {
@@ -29,15 +49,20 @@ SMALL: dict[str, dict[str, Any]] = {
         "d_k": 8,
         "d_v": 8,
     },
+    **{f"rnn:{member}": RNN | {"member": member} for member in RECURRENT},
     **{
-        f"rnn:{member}": {
-            "member": member,
-            "d_model": 16,
-            "embedding": 16,
-            "units": 12,
-            "tying": "two",
+        f"rnn:luong {score} {attention}": RNN
+        | {
+            "member": "luong",
+            "layers": 2,
+            "score": score,
+            "attention": attention,
+            "feeding": score != "dot",
+            "window": 2 * (attention != "global"),
+            "max_positions": 9 * (score == "location"),
+            "reverse_source": score == "location",
         }
-        for member in ("cgru", "rnnsearch", "encdec")
+        for score, attention in LUONG
     },
     "toy": {"d_model": 16},
 }
@@ -52,7 +77,7 @@ def _toy(monkeypatch):
 
 
 def settings_of(name: str, **changes: Any) -> Config:
-    kind = name.split(":")[0]
+    kind = re.split("[: ]", name)[0]
     values = experiment("base").to_dict()
     known = {field.name for field in dataclasses.fields(config.MODELS[kind])}
     usual = {name: x for name, x in values["model"].items() if name in known}
@@ -66,7 +91,7 @@ def settings_of(name: str, **changes: Any) -> Config:
 
 
 def test_every_kind_of_model_is_here():
-    kinds = {name.split(":")[0] for name in SMALL}
+    kinds = {re.split("[: ]", name)[0] for name in SMALL}
     assert kinds == set(models.MODELS) == set(config.MODELS)
 
 

@@ -7,7 +7,7 @@ one hypothesis, the target.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import flax.linen as nn
@@ -42,7 +42,10 @@ class Decoder(Protocol):
     """What the model asks of a decoder."""
 
     def remember(
-        self, annotations: jax.Array, real: jax.Array, last: Mapping[str, State]
+        self,
+        annotations: jax.Array,
+        real: jax.Array,
+        last: Sequence[Mapping[str, State]],
     ) -> tuple[Memory, Any]:
         """Return what is read of a source (B, ...), and the first state (B, ...)."""
 
@@ -71,7 +74,12 @@ def mean(annotations: jax.Array, real: jax.Array) -> jax.Array:
 def attend(energies: jax.Array, memory: Memory) -> tuple[jax.Array, jax.Array]:
     """Return ``c_i = sum_j softmax(e_i)_j h_j`` (B, J, W) and the weights (B, J, S)."""
     weights = scores.softmax_over(energies, memory.real)
-    return jnp.einsum("bjs,bsw->bjw", weights, memory.annotations), weights
+    return weighted(weights, memory), weights
+
+
+def weighted(weights: jax.Array, memory: Memory) -> jax.Array:
+    """Return the sum of annotations (B, J, W) by weights (B, J, S)."""
+    return jnp.einsum("bjs,bsw->bjw", weights, memory.annotations)
 
 
 class ConditionalGru(nn.Module):
@@ -171,7 +179,7 @@ class RnnSearch(nn.Module):
         return self.energy
 
     def remember(self, annotations, real, last):
-        state = jnp.tanh(self.begin(last["backward"][0]))
+        state = jnp.tanh(self.begin(last[-1]["backward"][0]))
         context = jnp.zeros((len(state), annotations.shape[-1]))
         keys = self.keys(annotations)
         return Memory(annotations, keys, real, self.held()), (state, context)
@@ -225,7 +233,7 @@ class FixedVector(nn.Module):
         return None
 
     def remember(self, annotations, real, last):
-        (vector,) = last["forward"]
+        (vector,) = last[-1]["forward"]
         memory = Memory(vector[:, None], self.context(vector)[:, None], real, None)
         return memory, jnp.tanh(self.begin(vector))
 
@@ -252,10 +260,3 @@ class FixedVector(nn.Module):
 def maxout(x: jax.Array) -> jax.Array:
     """Return the larger of each two neighbours, (..., 2 D) to (..., D)."""
     return x.reshape(*x.shape[:-1], -1, 2).max(-1)
-
-
-DECODERS: dict[str, Any] = {
-    "cgru": ConditionalGru,
-    "rnnsearch": RnnSearch,
-    "encdec": FixedVector,
-}

@@ -11,8 +11,14 @@ import jax.numpy as jnp
 from transformer import config
 from transformer.ids import BOS, PAD
 from transformer.models.modules import Base
-from transformer.models.rnn.decoders import DECODERS, Memory
+from transformer.models.rnn.decoders import (
+    ConditionalGru,
+    FixedVector,
+    Memory,
+    RnnSearch,
+)
 from transformer.models.rnn.layers import Layer
+from transformer.models.rnn.luong import Luong
 from transformer.nn import dropout, matmul, recurrent
 from transformer.parallel import Rules
 
@@ -21,7 +27,16 @@ PARTITION: Rules = {
     "output": (None, "fsdp"),  # (V, D)
     "kernel(_[a-z]+)?": ("fsdp", None),  # (I, O)
     "bias(_[a-z]+)?": (None,),  # (O,)
-    "energy": (None,),  # v (A,)
+    "(energy|centre)": (None,),  # v (A,)
+}
+
+
+# The cell of the encoder, its directions, and the decoder, of each member.
+MEMBERS: dict[str, tuple[str, tuple[str, ...], Any]] = {
+    "encdec": ("gru", ("forward",), FixedVector),
+    "rnnsearch": ("gru", ("forward", "backward"), RnnSearch),
+    "cgru": ("gru_reset_after", ("forward", "backward"), ConditionalGru),
+    "luong": ("lstm", ("forward",), Luong),
 }
 
 
@@ -53,19 +68,26 @@ class Rnn(Base):
         self.output_table = self.target_table
         if c.tying == "none":
             self.output_table = table("output", self.target_size, c.d_model)
-        ways = ("forward",) if c.member == "encdec" else ("forward", "backward")
-        kind = "gru_reset_after" if c.member == "cgru" else "gru"
-        self.encoder = Layer(kind, c.embedding, c.units, self.operands, ways)
-        self.decoder = DECODERS[c.member](c, self.operands)
+        kind, ways, decoder = MEMBERS[c.member]
+        widths = [c.embedding] + [len(ways) * c.units] * (c.layers - 1)
+        self.encoder = [
+            Layer(kind, width, c.units, self.operands, ways) for width in widths
+        ]
+        self.decoder = decoder(c, self.operands)
 
     def encode(
         self, source: jax.Array, key: dropout.Key | None = None
     ) -> tuple[jax.Array, jax.Array, Any]:
         """Read source ids (B, S) to annotations (B, S, W), real (B, S), last states."""
         real = (source != PAD).astype(jnp.float32)
-        x = self._dropped(self.source_table[source], key, 0)
-        annotations, last = self.encoder(x, real)
-        return self._dropped(annotations, key, 1), real, last
+        if self.config.reverse_source:
+            source = _reversed(source)
+        x, last = self._dropped(self.source_table[source], key, 0), []
+        for i, layer in enumerate(self.encoder, 1):
+            x, states = layer(x, real)
+            x = self._dropped(x, key, i)
+            last.append(states)
+        return x, real, last
 
     def features(
         self, source: jax.Array, inputs: jax.Array, key: dropout.Key | None = None
@@ -104,7 +126,8 @@ class Rnn(Base):
             return matmul.product(operand, weights[name], self.operands)
 
         def of_parents(x):
-            return jnp.take_along_axis(x, parents[..., None], axis=1)
+            places = parents.reshape(parents.shape + (1,) * (x.ndim - 2))
+            return jnp.take_along_axis(x, places, axis=1)
 
         state, output = self.decoder.cell(
             multiply,
@@ -126,6 +149,14 @@ class Rnn(Base):
 
     def _dropped(self, x, key, place):
         return dropout.dropout(x, self.config.dropout, dropout.fold_in(key, place))
+
+
+def _reversed(ids: jax.Array) -> jax.Array:
+    """Turn the ids of each row round, its padding apart."""
+    length = (ids != PAD).sum(1, keepdims=True)
+    places = length - 1 - jnp.arange(ids.shape[1])
+    turned = jnp.take_along_axis(ids, jnp.maximum(places, 0), axis=1)
+    return jnp.where(places >= 0, turned, PAD)
 
 
 def _by_time(x: jax.Array) -> jax.Array:
