@@ -42,9 +42,14 @@ class Base(nn.Module):
         return self.kind.operands(self.config.dtype)
 
 
-def kernel_of(module: nn.Module, name: str, shape: tuple[int, int]) -> matmul.Kernel:
+def kernel_of(
+    module: nn.Module,
+    name: str,
+    shape: tuple[int, int],
+    draw: nn.initializers.Initializer | None = None,
+) -> matmul.Kernel:
     """Return a matrix of the module, as ``transposed`` has stored it if it is there."""
-    kernel = module.param(name, nn.initializers.glorot_uniform(), shape)
+    kernel = module.param(name, draw or nn.initializers.glorot_uniform(), shape)
     return module.get_variable("transposed", name, kernel)
 
 

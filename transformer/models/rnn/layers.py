@@ -36,7 +36,7 @@ class Cell(nn.Module):
         self.kernel_input = kernel_of(self, "kernel_input", (self.width, columns))
         self.bias_input = self.param("bias_input", nn.initializers.zeros, (columns,))
         self.kernels = {
-            name: kernel_of(self, f"kernel_{name}", (n, width * n))
+            name: kernel_of(self, f"kernel_{name}", (n, width * n), _orthogonal)
             for name, width in kind.products.items()
         }
         self.bias = None
@@ -55,6 +55,16 @@ class Cell(nn.Module):
     def biases(self) -> tuple[jax.Array, jax.Array | None]:
         """Return the bias of the input and that of the product that is reset."""
         return self.bias_input, self.bias
+
+
+def _orthogonal(
+    key: jax.Array, shape: tuple[int, int], dtype: Any = jnp.float32
+) -> jax.Array:
+    """Draw orthogonal matrices (n, n) side by side: no state grows or fades at first."""
+    n, columns = shape
+    keys = jax.random.split(key, columns // n)
+    square = nn.initializers.orthogonal()
+    return jnp.concatenate([square(k, (n, n), dtype) for k in keys], axis=1)
 
 
 def named(multiply: recurrent.Multiply, cell: str) -> recurrent.Multiply:

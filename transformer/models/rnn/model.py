@@ -59,7 +59,8 @@ class Rnn(Base):
         c = self.config
 
         def table(name, rows, width):
-            return self.param(name, nn.initializers.normal(0.01), (rows, width))
+            narrow = nn.initializers.normal(width**-0.5)
+            return self.param(name, narrow, (rows, width))
 
         self.source_table = table("source_embedding", self.source_size, c.embedding)
         self.target_table = self.source_table

@@ -1,0 +1,61 @@
+"""Scores of attention by their definitions, and local attention by hand."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.nn import scores
+
+B, J, S, A = 2, 3, 5, 4
+
+
+def draw(*shape, seed=0):
+    return np.random.default_rng([seed, *shape]).normal(size=shape).astype(np.float32)
+
+
+def test_additive_scores_are_a_layer_of_tanh():
+    queries, keys, v = draw(B, J, A), draw(B, S, A), draw(A)
+    for b, j, s in np.ndindex(B, J, S):
+        expected = np.tanh(queries[b, j] + keys[b, s]) @ v
+        got = scores.additive_scores(queries, keys, v)[b, j, s]
+        assert got == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+def test_general_scores_are_products():
+    queries, keys = draw(B, J, A), draw(B, S, A)
+    expected = queries @ keys.swapaxes(1, 2)
+    found = scores.general_scores(queries, keys)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("positions", [3, 5, 9])
+def test_location_scores_know_so_many_positions(positions):
+    table = draw(B, J, positions)
+    weights = scores.softmax_over(
+        scores.location_scores(table, S), jnp.ones((B, S), bool)
+    )
+    least = min(positions, S)
+    np.testing.assert_array_equal(weights[..., least:], 0)
+    expected = np.exp(table[..., :least])
+    expected /= expected.sum(-1, keepdims=True)
+    np.testing.assert_allclose(weights[..., :least], expected, rtol=1e-5)
+
+
+def test_weights_sum_to_one_over_real_positions():
+    real = np.array([[1, 1, 0, 0, 0], [0, 0, 0, 0, 0]])
+    weights = scores.softmax_over(draw(B, J, S), real)
+    np.testing.assert_allclose(weights[0].sum(-1), 1, rtol=1e-6)
+    np.testing.assert_array_equal(weights[0, :, 2:], 0)
+    np.testing.assert_array_equal(weights[1], 0)  # nothing to attend to
+
+
+def test_local_attention_by_hand():
+    # 21 positions, D = 2, p = 10.3, equal energies: a window of 8 to 12.
+    centres = jnp.full((1, 1), 10.3)
+    inside = scores.near(centres, 2, 21)
+    assert np.flatnonzero(inside).tolist() == [8, 9, 10, 11, 12]
+    weights = scores.softmax_over(jnp.zeros((1, 1, 21)), inside)
+    weights = (weights * scores.bell(centres, 2, 21))[0, 0, 8:13]
+    bell = [0.0710054, 0.4295574, 0.9559975, 0.7827045, 0.2357461]
+    np.testing.assert_allclose(weights, 0.2 * np.array(bell), rtol=1e-5)
+    assert float(weights.sum()) == pytest.approx(0.4950022, rel=1e-5)
