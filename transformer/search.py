@@ -55,15 +55,15 @@ class Search:
     def __post_init__(self) -> None:
         for name, hint in typing.get_type_hints(Search, include_extras=True).items():
             value = getattr(self, name)
-            if isinstance(value, float) and not math.isfinite(value):
-                raise UserError(
-                    f"{name}: expected a finite number, got {value!r}; change it"
-                )
             for check in type_and_checks(hint)[1]:
                 if not check.passes(value):
                     raise UserError(
                         f"{name}: expected {check.expected}, got {value!r}; change it"
                     )
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UserError(
+                    f"{name}: expected a finite number, got {value!r}; change it"
+                )
         for name in OF_SAMPLING:
             if not self.sample and getattr(self, name) != getattr(Search, name):
                 raise UserError(

@@ -43,6 +43,11 @@ class _ConfigFile(config_flags.ConfigFileFlagParser):
                 f"--config: expected a Python file such as experiments/base.py, got "
                 f"{file}, which is not there; give the path of one"
             )
+        if not file.endswith(".py"):
+            raise UserError(
+                f"--config: expected a file name that ends in .py, got {file}; rename "
+                "the file"
+            )
         with _own_errors(path):
             values = get_config(path)
         if not isinstance(values, ConfigDict):

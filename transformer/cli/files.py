@@ -160,8 +160,10 @@ def _unwritable(path: str, why: str | None) -> UserError:
 # ---- before anything is read ---------------------------------------------------------
 
 # What later work reads in the folder of a run.
-_OF_A_RUN = ("config.json", "record.json", "metrics.jsonl", "results.json")
-_OF_A_RUN += ("corpus", "checkpoints", "averaged")
+_OF_A_RUN = (
+    *("config.json", "record.json", "metrics.jsonl", "results.json", "results"),
+    *("corpus", "checkpoints", "averaged", "lock"),
+)
 
 
 def check_output(command: Command, values: flags.FlagValues) -> None:
@@ -174,12 +176,14 @@ def check_output(command: Command, values: flags.FlagValues) -> None:
     path = values["output"].value if "output" in values else None
     if path is None:
         return
-    folder = os.path.dirname(os.path.realpath(path))
     if os.path.isdir(path):
         raise _unwritable(path, os.strerror(errno.EISDIR))
+    if _is_stream(path):
+        return
+    folder = os.path.dirname(os.path.realpath(path))
     if not os.path.isdir(folder):
         raise _unwritable(path, f"there is no folder {folder}")
-    if not _is_stream(path) and not os.access(folder, os.W_OK | os.X_OK):
+    if not os.access(folder, os.W_OK | os.X_OK):
         raise _unwritable(path, f"the folder {folder} is write-protected")
     for flag, read in _read_files(command, values):
         if _is_same(path, read):
@@ -194,16 +198,15 @@ def _read_files(
     command: Command, values: flags.FlagValues
 ) -> Iterator[tuple[str, str]]:
     for name, flag in command.flags().items():
-        if flag.reads and values[name].value is not None:
-            yield name, values[name].value
+        file = values[name].value
+        if flag.reads and file is not None:
+            yield name, str(file)
     if "config" in values and values["config"].value is not None:
         given = config_flags.get_config_filename(values["config"])
         yield "config", given.partition(":")[0]
 
 
 def _is_same(path: str, other: str) -> bool:
-    if _is_stream(path) or _is_stream(other):
-        return False
     if os.path.exists(path) and os.path.exists(other):
         return os.path.samefile(path, other)
     return os.path.realpath(path) == os.path.realpath(other)
