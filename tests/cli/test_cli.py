@@ -15,6 +15,7 @@ from transformer.cli import main as cli
 from transformer.config import UserError
 from transformer.search import Search
 
+pytestmark = pytest.mark.usefixtures("started")
 BASE = f"--config={EXPERIMENTS / 'base.py'}"
 
 

@@ -6,6 +6,7 @@ from support.paths import EXPERIMENTS
 
 from transformer.cli import main as cli
 
+pytestmark = pytest.mark.usefixtures("started")
 BASE = f"--config={EXPERIMENTS / 'base.py'}"
 
 

@@ -14,6 +14,8 @@ from transformer.cli import files
 from transformer.cli import main as cli
 from transformer.config import UserError
 
+pytestmark = pytest.mark.usefixtures("started")
+
 
 def test_text_keeps_its_lines(monkeypatch, capsys, trained):
     def translate_stream(workdir, source, output, **options):
