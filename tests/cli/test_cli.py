@@ -333,6 +333,16 @@ def test_a_reader_that_goes_away_is_no_error():
     assert result.returncode == 141 and result.stderr == b""
 
 
+@pytest.mark.parametrize("closed, code", [(">&-", 2), ("2>&-", 0), (">/dev/full", 2)])
+def test_a_stream_that_is_closed_or_full(closed, code):
+    command = f"exec {sys.executable} -m transformer --help {closed}"
+    result = subprocess.run(["sh", "-c", command], capture_output=True, cwd=ROOT)
+    wanted = b"transformer: error: " if code else b""
+    assert result.returncode == code and result.stderr.startswith(wanted)
+    assert result.stderr.count(b"\n") == bool(code)
+    assert (b"usage: transformer" in result.stdout) == (code == 0)
+
+
 START = """
 import sys, jax
 from transformer.parallel import start

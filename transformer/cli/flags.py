@@ -125,7 +125,7 @@ class Command:
         }
 
 
-_TEXT = Check(bool, "some text")
+_TEXT = Check(lambda x: x and "\0" not in x, "some text")
 
 
 def text_flag(help_: str, default: str | None = None) -> Flag:
@@ -246,7 +246,7 @@ FLAGS = {
     "rows": text_flag(
         "rows of the config file, or letters of groups: A,B,no_positions"
     ),
-    "seeds": count_flag("runs of each row, with config.seed = 0, 1, ...", 1),
+    "seeds": count_flag("runs of each row, with config.seed = 0, 1, ...", 1, most=1000),
     "jobs": count_flag(
         "runs at a time, which share the accelerators or the cores (default: one per "
         "accelerator, one on a CPU, all of them with slurm)"

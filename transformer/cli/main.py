@@ -61,7 +61,8 @@ def run() -> None:
     _fill_descriptors()
     code = main(sys.argv[1:])
     try:
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except OSError:  # nobody reads what Python would flush at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     for name in ("transformer.parallel.hosts", "transformer.parallel.ahead"):
