@@ -13,6 +13,7 @@ from support.paths import EXPERIMENTS
 from transformer.cli import files
 from transformer.cli import main as cli
 from transformer.config import UserError
+from transformer.parallel import hosts
 
 pytestmark = pytest.mark.usefixtures("started")
 
@@ -87,6 +88,16 @@ def test_an_older_output_stays_where_something_fails(
     translated(monkeypatch, ["whole"])
     assert cli.main(call) == 0
     assert old.read_text() == "whole\n" and sorted(os.listdir(trained)) == before
+
+
+def test_of_several_processes_one_writes(monkeypatch, trained):
+    old, given = trained / "old", trained / "in"
+    old.write_text("of the first\n")
+    given.write_text("a\n")
+    translated(monkeypatch, [])
+    monkeypatch.setattr(hosts, "primary", lambda: False)
+    call = ["translate", f"--workdir={trained}", f"--input={given}", f"--output={old}"]
+    assert cli.main(call) == 0 and old.read_text() == "of the first\n"
 
 
 def test_a_full_disk_leaves_the_older_output(monkeypatch, tmp_path):
