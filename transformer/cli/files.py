@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import os
 import sys
 import tempfile
@@ -12,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from transformer import config
 from transformer.config import UserError
+from transformer.run import folder
 
 
 def writable(workdir: Path) -> Path:
@@ -31,15 +30,7 @@ def writable(workdir: Path) -> Path:
 
 def trained(workdir: Path) -> Path:
     """Return the folder of a run, whose configuration can be read."""
-    try:
-        config.resolve_saved(json.loads((workdir / "config.json").read_bytes()))
-    except OSError:
-        raise UserError(
-            f"--workdir: expected the folder of a training run, got {workdir}, which "
-            "has no config.json; run transformer train first"
-        ) from None
-    except ValueError as error:
-        raise UserError(f"{workdir / 'config.json'}: expected JSON: {error}") from None
+    folder.read_settings(workdir)
     return workdir
 
 

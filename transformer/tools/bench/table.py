@@ -10,9 +10,10 @@ import jax
 
 from transformer import models
 from transformer.config import Config, UserError
+from transformer.files.whole import write_json
 from transformer.parallel import sizes
 from transformer.run.provenance import machine
-from transformer.run.records import announce, write_json
+from transformer.run.records import announce
 from transformer.tools.bench.feeding import measure_input
 from transformer.tools.bench.loop import measure_loop
 from transformer.tools.bench.memory import measure_memory, process_memory

@@ -12,8 +12,9 @@ import jax
 from transformer import models
 from transformer.config import Config
 from transformer.data.batches import in_order
+from transformer.files.whole import write_json
 from transformer.pictures.tables import digits, markdown
-from transformer.run.records import announce, write_json
+from transformer.run.records import announce
 from transformer.tools import flops
 from transformer.tools.plan.cuda import lower_all
 from transformer.tools.plan.tpu import compile_all
