@@ -115,7 +115,8 @@ def _content(path: Path) -> bytes:
         return b""
     except OSError as error:
         raise UserError(
-            f"{path}: expected a file that can be read, got: {error.strerror}; {_REMEDY}"
+            f"{path}: expected a file that can be read, got: {error.strerror}; "
+            f"{_REMEDY}"
         ) from None
 
 
