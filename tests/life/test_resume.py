@@ -24,40 +24,22 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from support.paths import ROOT
-from support.runs import command, compilations, lines_of, tiny_run
+from support.runs import (
+    checkpoints_of,
+    command,
+    compilations,
+    metrics_of,
+    state_of,
+    tiny_run,
+)
 
-from transformer import config, models, parallel, programs, train
+from transformer import config, parallel, programs, train
 from transformer import step as steps
 from transformer.cli import main as cli
 from transformer.config import Config, UserError
-from transformer.prepare import prepare
 from transformer.run import folder
-from transformer.run.checkpoints import Checkpoints
 
 STEPS = 20
-TIMING = ("seconds", "tokens_per_second")
-
-
-def metrics_of(workdir: Path) -> list[dict[str, Any]]:
-    lines = lines_of(workdir)
-    return [{k: v for k, v in x.items() if k not in TIMING} for x in lines]
-
-
-def state_of(settings: Config, workdir: Path, step: int | None = None):
-    """Return step, metadata and the arrays of a checkpoint by name."""
-    size = prepare(settings, workdir).vocabulary.target.size
-    model = models.make(settings, size, size)
-    abstract = jax.eval_shape(lambda: steps.init_state(settings, model))
-    with Checkpoints(workdir / "checkpoints", settings.train.keep) as checkpoints:
-        found, tree, metadata = checkpoints.restore(abstract._asdict(), step)
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    arrays = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
-    return found, metadata, arrays
-
-
-def checkpoints_of(workdir: Path) -> list[int]:
-    with Checkpoints(workdir / "checkpoints", keep=1) as checkpoints:
-        return checkpoints.steps()
 
 
 def assert_same_end(settings: Config, workdir: Path, unbroken: Path) -> None:
