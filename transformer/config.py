@@ -369,7 +369,7 @@ RENAMED = {"parallel.scan": ("parallel.layers", {False: "unrolled", True: "scann
 
 def resolve_saved(values: Mapping[str, Any]) -> Config:
     """Make a ``Config`` from the values of config.json, which may be of an old run."""
-    if not isinstance(values, Mapping):
+    if not isinstance(values, Mapping) or any("." in group for group in values):
         return resolve(values)  # which says what is wrong with it
     flat: dict[str, Any] = {}
     for group, keys in values.items():

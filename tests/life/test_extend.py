@@ -85,9 +85,9 @@ def workdir(finished, tmp_path) -> Path:
 def test_more_steps_make_the_bits_of_a_longer_run(short, long, workdir, tmp_path):
     unbroken = tmp_path / "unbroken"
     unbroken.mkdir()
-    train.train(long, unbroken, ignore)
+    assert train.train(long, unbroken, ignore)
     assert not folder.is_finished(workdir, long)
-    train.train(long, workdir, ignore)
+    assert train.train(long, workdir, ignore)
     assert folder.is_finished(workdir, long)
     assert metrics_of(workdir) == metrics_of(unbroken)
     assert checkpoints_of(workdir) == checkpoints_of(unbroken)
@@ -114,7 +114,7 @@ def test_the_course_may_change_and_is_recorded(short, workdir):
     assert not folder.is_finished(workdir, course)
     before = state_of(short, workdir)[2]
     for _ in range(2):  # the second time nothing is new
-        train.train(course, workdir, ignore)
+        assert train.train(course, workdir, ignore)
         (change,) = folder.read_record(workdir)["changes"]
         assert change == {
             "step": SHORT,
@@ -131,14 +131,14 @@ def test_the_course_may_change_and_is_recorded(short, workdir):
     assert folder.is_finished(workdir, course)
     # Another history replaces what was recorded later.
     shutil.rmtree(workdir / "checkpoints" / str(SHORT))
-    train.train(short, workdir, ignore)
+    assert train.train(short, workdir, ignore)
     assert folder.read_record(workdir)["changes"] == []
 
 
 def test_an_average_of_an_earlier_end_does_not_outlive_it(short, workdir):
     assert checkpoints_of(workdir) == [3, 6] and (workdir / "averaged" / "6").is_dir()
     one = changed(changed(short, "train", steps=9), "decode", average=1)
-    train.train(one, workdir, ignore)
+    assert train.train(one, workdir, ignore)
     assert not [*(workdir / "averaged").iterdir()]
 
 
@@ -169,7 +169,7 @@ def test_what_makes_another_run_is_refused(
 @pytest.mark.usefixtures("unevaluated")
 def test_a_lost_config_json_is_written_anew(short, workdir):
     (workdir / "config.json").unlink()
-    train.train(short, workdir, ignore)
+    assert train.train(short, workdir, ignore)
     assert folder.read_settings(workdir) == short
 
 
@@ -181,11 +181,11 @@ def test_a_second_run_in_the_workdir_is_refused(short, workdir):
     before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
     with lock.holding(workdir):
         with pytest.raises(UserError, match="no other process works in, but process "):
-            train.train(short, workdir, ignore)
+            assert train.train(short, workdir, ignore)
     after = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
     assert after.keys() == before.keys()
     assert {p for p in after if after[p] != before[p]} <= {workdir / "lock"}
-    train.train(short, workdir, ignore)
+    assert train.train(short, workdir, ignore)
 
 
 def flip(path: Path) -> None:
@@ -224,7 +224,7 @@ def test_damage_is_reported_before_a_step(long, workdir, name, damage):
 def test_without_its_history_a_run_goes_on(long, workdir):
     (workdir / "metrics.jsonl").unlink()
     (workdir / "record.json").unlink()
-    train.train(long, workdir, ignore)
+    assert train.train(long, workdir, ignore)
     steps = {line["step"] for line in metrics_of(workdir)}
     assert steps == {*range(SHORT + 1, LONG + 1)}
 
@@ -235,7 +235,7 @@ def test_a_link_in_the_workdir_is_not_followed(long, workdir, tmp_path):
     for name in ("results.json", "config.json.partial", "record.json.partial"):
         (workdir / name).unlink(missing_ok=True)
         (workdir / name).symlink_to(mine)
-    train.train(long, workdir, ignore)
+    assert train.train(long, workdir, ignore)
     assert mine.read_text() == "of somebody else"
     assert folder.read_results(workdir)["step"] == LONG
     (workdir / "metrics.jsonl").rename(mine)
