@@ -369,7 +369,7 @@ RENAMED = {"parallel.scan": ("parallel.layers", {False: "unrolled", True: "scann
 
 def resolve_saved(values: Mapping[str, Any]) -> Config:
     """Make a ``Config`` from the values of config.json, which may be of an old run."""
-    if not isinstance(values, Mapping):
+    if not isinstance(values, Mapping) or any("." in group for group in values):
         return resolve(values)  # which says what is wrong with it
     flat: dict[str, Any] = {}
     for group, keys in values.items():
@@ -380,7 +380,8 @@ def resolve_saved(values: Mapping[str, Any]) -> Config:
     nested: dict[str, Any] = {}
     for key, value in upgraded(flat).items():
         group, _, name = key.rpartition(".")
-        (nested.setdefault(group, {}) if group else nested)[name] = value
+        if isinstance(values.get(group, {}), Mapping):
+            (nested.setdefault(group, {}) if group else nested)[name] = value
     return resolve(nested)
 
 
@@ -393,7 +394,8 @@ def upgraded(flat: Mapping[str, Any]) -> dict[str, Any]:
     now = {key: value for key, value in flat.items() if key not in RENAMED}
     for old, (key, values) in RENAMED.items():
         if old in flat:
-            now.setdefault(key, values.get(flat[old], flat[old]))
+            same = [new for value, new in values.items() if value is flat[old]]
+            now.setdefault(key, *(same or [flat[old]]))
     for key, value in GONE.items():
         if (got := now.pop(key, value)) != value:
             raise UserError(
@@ -438,16 +440,24 @@ def difference(old: Config, new: Config) -> list[str]:
     return [f"{k}: {a[k]!r} -> {b[k]!r}" for k in a if k in b and a[k] != b[k]]
 
 
+# Keys, or groups of them, that change where a run is computed: at most the rounding.
+_PLACE = ("device", "parallel.", "loss.block", "decode.tokens")
+# Those that change no number of a step: how far a run goes, what it writes down on the
+# way, when it gives up, and how it is measured at its end.
+_COURSE = ("train.", "decode.", "optimizer.nonfinite_limit", "data.measure")
+
+
 def other_run(old: Config, new: Config) -> list[str]:
     """Return ``difference``, but for where a run is computed: that it may change.
 
     With it those sizes may change that only round differently, see ``sizes.py``.
     """
-    moved = dataclasses.replace(
-        old,
-        device=new.device,
-        parallel=new.parallel,
-        loss=dataclasses.replace(old.loss, block=new.loss.block),
-        decode=dataclasses.replace(old.decode, tokens=new.decode.tokens),
-    )
-    return difference(moved, new)
+    return [line for line in difference(old, new) if not line.startswith(_PLACE)]
+
+
+def other_steps(old: Config, new: Config) -> list[str]:
+    """Return those lines of ``other_run`` that make another run of the same steps.
+
+    What is not among them may change when a run is resumed.
+    """
+    return [line for line in other_run(old, new) if not line.startswith(_COURSE)]

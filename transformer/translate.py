@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from transformer import config, decode, models, objective, parallel
+from transformer import decode, models, objective, parallel
 from transformer.config import Config, UserError
 from transformer.data.batches import Group, in_order
 from transformer.data.tokenizers import Vocabulary, load_vocabulary
@@ -22,7 +21,8 @@ from transformer.ids import BOS, EOS, PAD
 from transformer.metrics.heads import align
 from transformer.models import Model
 from transformer.parallel import hosts, sizes
-from transformer.run.checkpoints import Checkpoints
+from transformer.run import folder
+from transformer.run.checkpoints import Checkpoints, steps_in
 from transformer.search import Search, changed
 
 _LOGIT_TOKENS = 1024  # padded target tokens of which all logits are held, when scoring
@@ -433,15 +433,9 @@ def open_run(workdir: Path) -> tuple[Config, Vocabulary]:
     Raises:
       UserError: if there is no run in the folder.
     """
-    path = workdir / "config.json"
-    if not path.is_file():
-        raise UserError(
-            f"{workdir}: expected the folder of a training run, found no config.json; "
-            "run transformer train first"
-        )
-    settings = config.resolve_saved(json.loads(path.read_bytes()))
-    folder = Path(settings.data.prepared or workdir / "corpus")
-    return settings, load_vocabulary(folder)
+    settings = folder.read_settings(workdir)
+    corpus = Path(settings.data.prepared or workdir / "corpus")
+    return settings, load_vocabulary(corpus)
 
 
 def load(
@@ -466,15 +460,15 @@ def load(
     """
     workdir, warn = Path(workdir), hosts.once(warn)
     settings, vocabulary = open_run(workdir)
-    folder = workdir / "checkpoints"
-    if step is None and (workdir / "averaged").is_dir():
-        folder = workdir / "averaged"
+    place, remedy = workdir / "checkpoints", "choose another workdir"
+    if step is None and steps_in(workdir / "averaged"):
+        place, remedy = workdir / "averaged", "transformer average makes it anew"
     abstract = abstract_params(settings, vocabulary)
-    with Checkpoints(folder, settings.train.keep, warn) as checkpoints:
+    with Checkpoints(place, settings.train.keep, warn, remedy) as checkpoints:
         _, tree, metadata = checkpoints.restore({"params": abstract}, step)
     if metadata["vocabulary"] != vocabulary.digest:
         raise UserError(
-            f"{folder}: expected vocabulary {metadata['vocabulary'][:12]}, got "
+            f"{place}: expected vocabulary {metadata['vocabulary'][:12]}, got "
             f"{vocabulary.digest[:12]}; bring back the corpus it was trained with"
         )
     settings = sizes.here(settings, vocabulary.target.size, beam)

@@ -114,7 +114,7 @@ def test_a_config_file_is_known_by_its_name(capsys, tmp_path):
 def test_a_folder_without_a_run(capsys, tmp_path, name):
     more = ["--source=a", "--target=b"] if name == "score" else []
     text = error(capsys, name, f"--workdir={tmp_path / 'none'}", *more)
-    assert text.startswith("--workdir: expected the folder of a training run, got ")
+    assert "/none: expected the folder of a training run, found no config.json" in text
     assert text.endswith("run transformer train first")
 
 
@@ -135,7 +135,7 @@ def test_a_damaged_config_json(capsys, trained):
         capsys, "evaluate", f"--workdir={trained}"
     )
     (trained / "config.json").write_text("[]")
-    assert "expected a group of keys" in error(
+    assert "expected a JSON object, got a list" in error(
         capsys, "evaluate", f"--workdir={trained}"
     )
     (trained / "config.json").write_text("{}")

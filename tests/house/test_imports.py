@@ -72,7 +72,8 @@ BENCH_KNOWN_BY = {
 }
 WITHOUT_JAX = {"__init__.py", "__main__.py", "config.py", "search.py"}
 WITHOUT_JAX |= {str(path.relative_to(PACKAGE)) for path in PACKAGE.glob("cli/**/*.py")}
-WITHOUT_JAX |= {"run/records.py", "run/provenance.py", "pictures/tables.py"}
+WITHOUT_JAX |= {f"run/{x}.py" for x in ("folder", "history", "provenance", "records")}
+WITHOUT_JAX |= {"pictures/tables.py"}
 WITHOUT_JAX |= {f"paper/{name}.py" for name in ("rows", "runs", "statistics")}
 WITHOUT_JAX |= {"tools/targets.py"}
 for folder in ("files", "paper/report", "pictures/plots", "tools/ablate"):

@@ -321,7 +321,9 @@ def run(tmp_path_factory):
     settings = tiny_run(folder, **{"optimizer.scale": 4.0})
     said: list[str] = []
     with pytest.MonkeyPatch.context() as patch, compilations() as logged:
-        patch.setattr(train, "evaluate", lambda workdir, log: workdir / "results.json")
+        patch.setattr(
+            train, "evaluate_held", lambda workdir, log: workdir / "results.json"
+        )
         patch.setattr(programs, "make_train_step", kept_train_step)
         assert train.train(settings, workdir, said.append) == workdir / "results.json"
     return Run(settings, workdir, said, logged, lines_of(workdir))
@@ -425,7 +427,9 @@ def test_a_run_of_two_lengths_a_step_compiles_shapes_not_pairs_of_them(run, tmp_
     settings = tiny_run(Path(run.settings.data.dir), **changes)
     said: list[str] = []
     with pytest.MonkeyPatch.context() as patch, compilations() as logged:
-        patch.setattr(train, "evaluate", lambda workdir, log: workdir / "results.json")
+        patch.setattr(
+            train, "evaluate_held", lambda workdir, log: workdir / "results.json"
+        )
         train.train(settings, tmp_path, said.append)
     for name, count in (("differentiate", 2), ("add", 1), ("update", 1)):
         compiled = [line for line in logged if f"Compiling jit({name})" in line]

@@ -452,10 +452,10 @@ def test_damaged_files_are_named(small):
         (
             "metrics.jsonl",
             '{"step": 1\n',
-            "metrics.jsonl: expected one JSON object per",
+            "metrics.jsonl, line 1: expected one JSON object per",
         ),
         ("record.json", "{}", "record.json: expected the key 'vocabulary_digest'"),
-        ("results.json", "{", "results.json: expected JSON: "),
+        ("results.json", "{", "results.json: expected JSON, got: "),
         ("config.json", "{}", "config.json: config: key decode is missing"),
         ("config.json", "[]", "config.json: expected a JSON object"),
     ):

@@ -18,11 +18,11 @@ from typing import Any, BinaryIO, TextIO
 from absl import flags
 from ml_collections.config_flags import config_flags
 
-from transformer import config
 from transformer.cli.flags import Command
 from transformer.config import UserError
 from transformer.files.lines import decoded
 from transformer.files.whole import replacing
+from transformer.run import folder
 
 
 def writable(workdir: Path, flag: str = "workdir") -> Path:
@@ -40,15 +40,7 @@ def writable(workdir: Path, flag: str = "workdir") -> Path:
 
 def trained(workdir: Path) -> Path:
     """Return the folder of a run, whose configuration can be read."""
-    try:
-        config.resolve_saved(json.loads((workdir / "config.json").read_bytes()))
-    except OSError:
-        raise UserError(
-            f"--workdir: expected the folder of a training run, got {workdir}, which "
-            "has no config.json; run transformer train first"
-        ) from None
-    except ValueError as error:
-        raise UserError(f"{workdir / 'config.json'}: expected JSON: {error}") from None
+    folder.read_settings(workdir)
     return workdir
 
 
@@ -160,10 +152,7 @@ def _unwritable(path: str, why: str | None) -> UserError:
 # ---- before anything is read ---------------------------------------------------------
 
 # What later work reads in the folder of a run.
-_OF_A_RUN = (
-    *("config.json", "record.json", "metrics.jsonl", "results.json", "results"),
-    *("corpus", "checkpoints", "averaged", "lock"),
-)
+_OF_A_RUN = {*folder.FILES, *folder.FOLDERS, "corpus", "lock"}
 
 
 def check_output(command: Command, values: flags.FlagValues) -> None:
@@ -214,11 +203,11 @@ def _is_same(path: str, other: str) -> bool:
 
 def _refuse_files_of_a_run(path: str) -> None:
     below = Path(os.path.realpath(path))
-    for folder in below.parents:
-        first = below.relative_to(folder).parts[0]
-        if first in _OF_A_RUN and (folder / "config.json").is_file():
+    for above in below.parents:
+        first = below.relative_to(above).parts[0]
+        if first in _OF_A_RUN and (above / "config.json").is_file():
             raise UserError(
-                f"--output: expected a file that is no part of the run in {folder}, "
+                f"--output: expected a file that is no part of the run in {above}, "
                 f"got {path}; choose another"
             )
 
