@@ -15,12 +15,12 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from transformer import config, models, objective, parallel
+from transformer import config, fitting, models, objective, parallel
 from transformer.config import Config, UserError
 from transformer.data import batches
 from transformer.evaluate import evaluate
 from transformer.nn import optimizer
-from transformer.parallel import hosts, sizes
+from transformer.parallel import hosts, memory, sizes
 from transformer.prepare import Prepared, prepare
 from transformer.programs import compile_step
 from transformer.run.checkpoints import Checkpoints
@@ -59,6 +59,7 @@ def train(
     log = hosts.once(log)
     mesh = parallel.make_mesh(settings.parallel, jax.devices())
     parallel.check(settings, mesh.shape)
+    fitting.check_sizes(settings)
     adopt_config(settings, workdir)
     try:
         with handled([signal.SIGTERM], _terminate):
@@ -68,8 +69,9 @@ def train(
         sized = sizes.here(settings, prepared.vocabulary.target.size)
         log(sizes.line(sized))
         it = _Run(sized, settings, workdir, mesh, prepared, plan, log)
-        if not it.train(feed):
-            return None
+        with memory.enough(*fitting.STEP):
+            if not it.train(feed):
+                return None
         with handled([signal.SIGTERM], _terminate):
             return evaluate(workdir, log=log)
     except _Terminated:
@@ -150,6 +152,7 @@ class _Run:
         shapes = jax.eval_shape(draw)
         abstract = parallel.placed(self.mesh, model.partition, shapes)
         parallel.check_divides(self.mesh.shape, model.partition, abstract.params)
+        fitting.check_state(abstract)
         with (
             Signals() as signals,
             Checkpoints(
