@@ -46,7 +46,7 @@ def test_by_hand():
     # 16 GB: a sixteenth, 1 GB, is 6,756 rows; half is 14,667 slots.
     assert taken(16 * 10**9) == (6656, 8192)
     # So little that even the least is more than the shares.
-    assert taken(3 * 10**9) == (512, 4096)
+    assert taken(23 * 10**8) == (512, 4096)
 
 
 def test_fewer_sentences_where_a_wide_beam_would_not_fit():
