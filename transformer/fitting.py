@@ -8,7 +8,7 @@ the limit is tried, and if the device has not enough one line says what to do.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from transformer import config, decode, models
 from transformer.config import Config, UserError
+from transformer.data.batches import Shape
 from transformer.models import Model
 from transformer.models.counts import parameter_count
 from transformer.parallel import memory, sizes
@@ -78,6 +79,26 @@ def _check_state(need: int, count: int) -> None:
         )
 
 
+def check_batches(
+    settings: Config, state: State, shapes: Iterable[Shape], shards: int
+) -> None:
+    """Refuse batches that are too large, before the first is made.
+
+    Args:
+      settings: of the run.
+      state: its shapes, sharded.
+      shapes: of the batches.
+      shards: that the rows of a batch have.
+
+    Raises:
+      UserError: if their ids and the decoder's states, of which no step makes fewer
+        than those of a microbatch, cannot fit into memory.
+    """
+    states = 2 * settings.model.d_model / settings.optimizer.accumulation
+    most = max(r * (4 * (s + t) + states * t) for r, s, t in shapes)
+    _check_step(settings, state, int(most / shards) + _beside(state))
+
+
 def check_step(
     settings: Config, state: State
 ) -> Callable[[jax.stages.Compiled], jax.stages.Compiled]:
@@ -89,16 +110,20 @@ def check_step(
     """
 
     def checked(program: jax.stages.Compiled) -> jax.stages.Compiled:
-        there, need = memory.here(), memory.needed(program)
-        if there and need > there:
-            raise UserError(
-                f"batch.tokens: expected a step that fits into the {text(there)} of a "
-                f"device, got one of {text(need)}; "
-                f"{_fewer_tokens(settings, there, need, _beside(state))}"
-            )
+        _check_step(settings, state, memory.needed(program))
         return program
 
     return checked
+
+
+def _check_step(settings: Config, state: State, need: int) -> None:
+    there = memory.here()
+    if there and need > there:
+        raise UserError(
+            f"batch.tokens: expected a step that fits into the {text(there)} of a "
+            f"device, got one of {text(need)} or more; "
+            f"{_fewer_tokens(settings, there, need, _beside(state))}"
+        )
 
 
 def _fewer_tokens(settings: Config, there: int, need: int, fixed: int) -> str:
@@ -151,15 +176,21 @@ class SearchCheck:
     source: int
     length: int
 
+    @property
+    def in_question(self) -> bool:
+        """Whether it may not fit, by a formula: to trace it takes longer."""
+        there = memory.here()
+        return bool(there) and self._estimate(decode.side_by_side(self.how)) > there
+
     def before(self, variables: Any) -> None:
         """Refuse it before it is compiled, for variables of the model.
 
         Raises:
           UserError: if its cache and the logits of one step cannot fit.
         """
-        there, beams = memory.here(), decode.side_by_side(self.how)
-        if not there or self._estimate(beams) <= there:  # tracing takes longer
+        if not self.in_question:
             return
+        there, beams = memory.here(), decode.side_by_side(self.how)
         need = 4 * self.rows * beams * self.model.target_size
         if need <= there:
             need += memory.held(self._cache(variables, beams))
@@ -187,12 +218,12 @@ class SearchCheck:
         fitting = _rounded(largest(lambda beams: self._estimate(beams) <= there))
         remedy = f"about {fitting:,} fit" if fitting else "lower it"
         if self.rows > 1:
-            remedy += ", more with fewer sentences at a time (decode.tokens)"
+            remedy += ", more of fewer sentences (decode.tokens)"
         got = decode.side_by_side(self.how)
         raise UserError(
             f"{_wide(self.how)} that fit into the {text(there)} of a device, got "
-            f"{got:,} for each of {self.rows:,} sentences at a time, which take "
-            f"{text(need)} or more; {remedy}"
+            f"{got:,} a sentence, which take {text(need)} or more for {self.rows:,} at "
+            f"a time; {remedy}"
         )
 
     def _estimate(self, beams: int) -> int:
@@ -200,6 +231,24 @@ class SearchCheck:
         return sizes.bytes_of_search(
             self.settings, size, beams, self.rows, self.source, self.length
         )
+
+
+def check_decoding(settings: Config, model: Model) -> None:
+    """Refuse the configured search before a run is trained that could never use it.
+
+    Args:
+      settings: of the run.
+      model: made from it.
+
+    Raises:
+      UserError: if it cannot fit into memory for one of the shortest sentences.
+    """
+    usual = settings.decode
+    how = Search(usual.beam, usual.alpha, usual.length_penalty)
+    shortest = 1, sizes.SHORTEST, sizes.SHORTEST + usual.extra_tokens
+    check = SearchCheck(settings, model, how, *shortest)
+    if check.in_question:
+        check.before({"params": models.abstract(model)})
 
 
 def largest(fits: Callable[[int], bool]) -> int:

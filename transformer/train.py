@@ -153,6 +153,9 @@ class _Run:
         abstract = parallel.placed(self.mesh, model.partition, shapes)
         parallel.check_divides(self.mesh.shape, model.partition, abstract.params)
         fitting.check_state(abstract)
+        shards = parallel.row_shards(self.mesh.shape)
+        fitting.check_batches(settings, abstract, self.plan.shapes, shards)
+        fitting.check_decoding(settings, model)
         with (
             Signals() as signals,
             Checkpoints(

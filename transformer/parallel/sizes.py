@@ -19,7 +19,7 @@ from transformer.parallel import hosts, memory
 _FLOAT = 4  # bytes
 _BLOCK, _TOKENS = 512, 4096  # on a CPU, whose caches hold little
 _MOST_LOGITS, _MOST_TOKENS = 4_000_000_000, 65_536  # bytes, slots
-_SHORTEST = 16  # slots of a row in the groups of shortest sentences
+SHORTEST = 16  # slots of a row in the groups of shortest sentences
 
 
 def follow(
@@ -59,7 +59,7 @@ def follow(
         block = max(logits // (_FLOAT * target_size) // _BLOCK, 1) * _BLOCK
         fitting = int(there / 2 / slot)
         tokens = min(max(_TOKENS, 1 << fitting.bit_length() >> 1), _MOST_TOKENS)
-    while there and tokens > _SHORTEST and tokens * slot > there:
+    while there and tokens > SHORTEST and tokens * slot > there:
         tokens //= 2
     loss, decode = settings.loss, settings.decode
     return dataclasses.replace(
@@ -77,10 +77,8 @@ def bytes_a_slot(settings: Config, target_size: int, beam: int) -> float:
       target_size: V.
       beam: J.
     """
-    length = _SHORTEST + settings.decode.extra_tokens
-    return (
-        bytes_of_search(settings, target_size, beam, 1, _SHORTEST, length) / _SHORTEST
-    )
+    length = SHORTEST + settings.decode.extra_tokens
+    return bytes_of_search(settings, target_size, beam, 1, SHORTEST, length) / SHORTEST
 
 
 def bytes_of_search(
