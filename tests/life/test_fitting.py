@@ -129,7 +129,7 @@ def test_a_step_that_is_too_large_is_refused_with_tokens_that_fit(holding, tmp_p
 
 def test_tokens_that_cannot_be_lowered(holding, tmp_path):
     settings = tiny_run(tmp_path / "text", **{"train.steps": 2})
-    holding(200_000)
+    holding(150_000)
     assert "lower data.max_length with it, or set parallel.remat=layers" in refused(
         train, settings, new(tmp_path)
     )
