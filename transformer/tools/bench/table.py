@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from transformer import models
+from transformer import fitting, models
 from transformer.config import Config, UserError
 from transformer.parallel import sizes
 from transformer.run.provenance import machine
@@ -60,6 +60,7 @@ def bench(
             "leave it out"
         )
     rows: dict[str, Any] = {"what": what, "device": jax.devices()[0].device_kind}
+    fitting.check_sizes(settings)
     settings = sizes.here(settings, models.configured_vocabulary(settings))
     if what == "train":
         rows |= measure_training(
