@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
+import re
 import typing
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, NoReturn, TypeVar
@@ -32,14 +32,29 @@ class Check:
 
 
 Number = TypeVar("Number", int, float)
-Positive = Annotated[Number, Check(lambda x: x > 0, "a number greater than 0")]
-NotNegative = Annotated[Number, Check(lambda x: x >= 0, "0 or more")]
+# On a device numbers are float32, and what is counted is int32.
+_FINITE = Check(lambda x: abs(x) < 2.0**128, "a finite number of float32")
+_COUNTED = Check(lambda x: isinstance(x, float) or x < 2**31, "less than 2^31")
+Positive = Annotated[
+    Number, Check(lambda x: x > 0, "a number greater than 0"), _COUNTED
+]
+NotNegative = Annotated[Number, Check(lambda x: x >= 0, "0 or more"), _COUNTED]
 Rate = Annotated[float, Check(lambda x: 0 <= x < 1, "at least 0 and less than 1")]
 LengthPenalty = Literal["gnmt", "power"]  # ((5 + length) / 6)^alpha or length^alpha
 Seed = Annotated[int, Check(lambda x: 0 <= x < 2**32, "0 or more and less than 2^32")]
 Digits = Annotated[Positive[int], Check(lambda x: x <= 9, "at most 9")]
+# It may be that of a folder, as in an ablation.
+Name = Annotated[
+    str,
+    Check(
+        lambda x: x.isprintable() and all(p.strip(".") for p in re.split(r"[/\\]", x)),
+        "a name such as base or table3/base, without .. and empty parts",
+    ),
+]
 Parts = Annotated[
-    int, Check(lambda x: x == -1 or x >= 1, "1 or more, or -1 for what is left")
+    int,
+    Check(lambda x: x == -1 or x >= 1, "1 or more, or -1 for what is left"),
+    _COUNTED,
 ]
 
 # ---- every key -----------------------------------------------------------------------
@@ -79,9 +94,8 @@ class Tokenizer:
 class Batch:
     """How pairs are batched."""
 
-    tokens: Positive[
-        int
-    ]  # padded, per side and step; R * max(S, T) <= tokens / lengths
+    # padded, per side and step; R * max(S, T) <= tokens / lengths
+    tokens: Positive[int]
     shapes: Positive[int]  # how many different (rows, S, T) may be compiled
     multiple: Positive[int]  # rows are a multiple of this
     length_multiple: Positive[int]  # S and T are multiples of this
@@ -191,7 +205,7 @@ class Parallel:
 class Config:
     """One run: everything that decides its numbers."""
 
-    name: str
+    name: Name
     seed: Seed
     device: Literal["any", "cpu", "gpu", "tpu"]  # the last two stop where absent
     data: Data
@@ -268,28 +282,26 @@ def _value(hint: Any, value: Any, key: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return _group(typing.cast(type, hint), value, key + ".")
     kind, checks = type_and_checks(hint)
-    if kind is float and type(value) is int:
+    if kind is float and type(value) is int and abs(value) < 2**1023:
         value = float(value)
     if type(value) is not kind:
         refuse(key, f"a value of type {kind.__name__}", value)
     for check in checks:
         if not check.passes(value):
             refuse(key, check.expected, value)
-    if type(value) is float and not math.isfinite(value):
-        refuse(key, "a finite number", value)
     return value
 
 
 def type_and_checks(hint: Any) -> tuple[type, list[Check]]:
-    """Take apart what is written behind a key."""
+    """Take apart what is written behind a key; every float has to be finite."""
     if typing.get_origin(hint) is Literal:
         choices = typing.get_args(hint)
         return str, [Check(lambda x: x in choices, f"one of {', '.join(choices)}")]
     if typing.get_origin(hint) is Annotated:
         inner, *notes = typing.get_args(hint)
         kind, checks = type_and_checks(inner)
-        return kind, checks + [note for note in notes if isinstance(note, Check)]
-    return hint, []
+        return kind, [note for note in notes if isinstance(note, Check)] + checks
+    return hint, [_FINITE] if hint is float else []
 
 
 def _check_model(config: Config) -> None:

@@ -14,12 +14,12 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from transformer import config, models, objective, parallel
+from transformer import config, fitting, models, objective, parallel
 from transformer.config import Config
 from transformer.data import batches
 from transformer.evaluate import evaluate_held
 from transformer.nn import optimizer
-from transformer.parallel import hosts, sizes
+from transformer.parallel import hosts, memory, sizes
 from transformer.prepare import Prepared, prepare
 from transformer.programs import compile_step
 from transformer.run import folder
@@ -71,6 +71,7 @@ def _train(
 ) -> Path | None:
     mesh = parallel.make_mesh(settings.parallel, jax.devices())
     parallel.check(settings, mesh.shape)
+    fitting.check_sizes(settings)
     adopt_config(settings, workdir)
     try:
         with handled([signal.SIGTERM], _terminate):
@@ -80,8 +81,9 @@ def _train(
         sized = sizes.here(settings, prepared.vocabulary.target.size)
         log(sizes.line(sized))
         it = _Run(sized, settings, workdir, mesh, prepared, plan, log)
-        if not it.train(feed):
-            return None
+        with memory.enough(*fitting.STEP):
+            if not it.train(feed):
+                return None
         with handled([signal.SIGTERM], _terminate):
             return evaluate_held(workdir, log=log)
     except _Terminated:
@@ -164,6 +166,10 @@ class _Run:
         shapes = jax.eval_shape(draw)
         abstract = parallel.placed(self.mesh, model.partition, shapes)
         parallel.check_divides(self.mesh.shape, model.partition, abstract.params)
+        fitting.check_state(abstract)
+        shards = parallel.row_shards(self.mesh.shape)
+        fitting.check_batches(settings, abstract, self.plan.shapes, shards)
+        fitting.check_decoding(settings, model)
         with (
             Signals() as signals,
             Checkpoints(

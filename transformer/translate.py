@@ -13,14 +13,14 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from transformer import decode, models, objective, parallel
+from transformer import decode, fitting, models, objective, parallel
 from transformer.config import Config, UserError
 from transformer.data.batches import Group, in_order
 from transformer.data.tokenizers import Vocabulary, load_vocabulary
 from transformer.ids import BOS, EOS, PAD
 from transformer.metrics.heads import align
 from transformer.models import Model
-from transformer.parallel import hosts, sizes
+from transformer.parallel import hosts, memory, sizes
 from transformer.run import folder
 from transformer.run.checkpoints import Checkpoints, steps_in
 from transformer.search import Search, changed
@@ -312,7 +312,12 @@ class Translator:
         length = source.shape[1] + extra
         padded = np.zeros(len(source), np.uint32)
         padded[: len(numbers)] = numbers
-        found = search(
+        rows = len(source) // self.mesh.size
+        check = fitting.SearchCheck(
+            self.settings, self.model, how, rows, source.shape[1], length
+        )
+        check.before(self._variables)
+        arguments = (
             dataclasses.replace(how, seed=0),  # one program for all seeds
             self.model,
             self.mesh,
@@ -323,7 +328,10 @@ class Translator:
             padded,
             np.uint32(how.seed),
         )
-        found = hosts.fetch(found)
+        with memory.enough(*fitting.search_memory(how)):
+            # What is compiled here is what the call runs.
+            check.compiled(search.lower(*arguments).compile())
+            found = hosts.fetch(search(*arguments))
         return [self._read(found, row, how.n_best) for row in range(len(numbers))]
 
     def _read(

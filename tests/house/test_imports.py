@@ -24,6 +24,7 @@ FLOORS = [
     {"run", "models"},
     {
         "prepare",
+        "fitting",
         "objective",
         "step",
         "programs",

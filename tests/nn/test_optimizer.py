@@ -233,6 +233,7 @@ def test_an_optimiser_of_one_s_own_is_a_line(monkeypatch):
         ({"options": "b1=open('x')"}, "optimizer.options: expected NAME=VALUE"),
         ({"options": "0.9"}, "optimizer.options: expected NAME=VALUE"),
         ({"options": "b1="}, "optimizer.options: expected NAME=VALUE"),
+        ({"options": "eps=1e999"}, "optimizer.options: expected NAME=VALUE"),
     ],
 )
 def test_what_optax_has_not_is_refused(changes, said):

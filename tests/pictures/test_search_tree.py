@@ -45,6 +45,11 @@ def test_the_results_are_those_of_the_search(translator, search, sources):
             assert_close(ours, theirs, ROUNDINGS)
 
 
+def test_a_beam_that_no_machine_holds_is_refused(translator):
+    with pytest.raises(UserError, match="beam: expected hypotheses that fit into the"):
+        trace(translator, SOURCES[0], beam=200_000)
+
+
 def test_a_node_adds_one_piece_to_the_node_it_continues(tree):
     assert tree.nodes[0].parent == -1 and tree.nodes[0].ids == ()
     for number, node in enumerate(tree.nodes[1:], start=1):

@@ -40,6 +40,7 @@ from transformer import config, models, parallel, programs, train
 from transformer import step as steps
 from transformer.config import Config
 from transformer.data.tokenizers import Bytes, Vocabulary
+from transformer.models import counts
 from transformer.nn.hardware import Hardware
 from transformer.tools.meshes import cost, table
 from transformer.translate import Translator
@@ -180,7 +181,7 @@ def test_a_plan_s_formulas_are_what_the_compiler_makes():
     assert compiled.operations == pytest.approx(paper.operations, rel=0.03)
     sent = paper.sent
     if jax.__version_info__ > (0, 11, 0):  # the layers are gathered once more
-        layers = cost.layers_count(config.transformer(settings.model))
+        layers = counts.layers_count(config.transformer(settings.model))
         sent += 1 / 2 * 4 * layers.matrices / mesh.tensor
     assert compiled.sent == pytest.approx(sent, rel=0.03)
     # On paper biases are whole: of so narrow a model up to a tenth of the parameters.

@@ -89,10 +89,10 @@ def test_a_record_of_something_else_is_one_line(tmp_path, record):
         folder.read_record(tmp_path)
 
 
-@pytest.mark.parametrize("name", [*folder._FILES, *folder._FOLDERS])
+@pytest.mark.parametrize("name", [*folder.FILES, *folder.FOLDERS])
 def test_files_for_folders_and_folders_for_files(tmp_path, name):
     folder.check_writable(tmp_path)
-    if name in folder._FILES:
+    if name in folder.FILES:
         (tmp_path / name).mkdir()
     else:
         (tmp_path / name).write_text("")

@@ -53,6 +53,23 @@ def test_dry_run_leaves_out_what_is_finished(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    "row", ["..", "a/b", "/a", "", ".a", "-a", "a,b", "a:b", "a\\b", "a\nb", 3]
+)
+def test_a_row_that_is_no_name_of_a_folder(tmp_path, capsys, row):
+    file = tmp_path / "rows.py"
+    file.write_text(
+        f"ROWS = {{'base': {{}}, {row!r}: {{}}}}\n"
+        "from ml_collections import ConfigDict\n"
+        "def get_config(variant=''):\n    return ConfigDict(CONFIG)\n"
+        f"CONFIG = {json.loads(config.to_json(base()))}\n"
+    )
+    folder = tmp_path / "runs" / "here"
+    call = [f"--config={file}", "--rows=base", f"--workdir={folder}", "--dry_run"]
+    assert "names of ROWS such as A_h1" in (said := error(capsys, "ablate", *call))
+    assert f"got {row!r} in {file}" in said and not folder.exists()
+
+
+@pytest.mark.parametrize(
     "arguments, expected",
     [
         ([TABLE3, "--rows=A_h2"], "expected rows of the config file, base, A_h1, "),

@@ -8,9 +8,10 @@ import pytest
 from ml_collections import ConfigDict
 from support.configs import experiment
 
-from transformer import config
+from transformer import config, fitting
 from transformer.ids import EOS, PAD
 from transformer.nn.hardware import Hardware
+from transformer.parallel import memory as device_memory
 from transformer.tools import datasheets
 from transformer.tools.bench import clock, loop, memory, peaks, startup
 from transformer.tools.bench.made_up import ragged_sentences
@@ -51,6 +52,27 @@ def test_training_is_counted_and_written_down(tiny):
     assert rows["step, s (least)"] <= seconds <= rows["step, s (most)"]
     assert len(logged) == len(rows)
     assert rows["steps between two waits"] == 1  # on a CPU
+
+
+@pytest.mark.parametrize(
+    "what, there, expected",
+    [
+        ("train", 50_000, "model: expected parameters, moments and gradients that fit"),
+        (
+            "train",
+            300_000,
+            "batch.tokens: expected a step that fits into the 0.000",
+        ),
+        ("beam", 10_000, "beam: expected hypotheses that fit into the 1e-05 GB"),
+    ],
+)
+def test_what_cannot_fit_into_memory_is_not_tried(
+    tiny, monkeypatch, what, there, expected
+):
+    monkeypatch.setattr(device_memory, "here", lambda: there)
+    monkeypatch.setattr(fitting, "check_sizes", lambda settings: None)
+    with pytest.raises(config.UserError, match=re.escape(expected)):
+        bench(tiny, [], what, tokens=640, length=8, rounds=1, log=lambda line: None)
 
 
 @pytest.mark.parametrize("what, beam", [("greedy", 1), ("beam", 4)])

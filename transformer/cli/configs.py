@@ -92,6 +92,12 @@ def row_names(file: str) -> list[str]:
             f"--config: expected a file with ROWS, such as experiments/table3.py, got "
             f"{file}, which has none; choose another"
         )
+    for row in rows:  # each is a folder, and part of the argument of --config
+        if not (isinstance(row, str) and re.fullmatch(r"[^\W_.][\w.+-]*", row)):
+            raise UserError(
+                f"--config: expected names of ROWS such as A_h1, of letters, digits "
+                f"and _.+-, got {row!r} in {file}; change it"
+            )
     return list(rows)
 
 

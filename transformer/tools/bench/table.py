@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from transformer import models
+from transformer import fitting, models
 from transformer.config import Config
 from transformer.parallel import sizes
 from transformer.run.records import announce
@@ -52,6 +52,7 @@ def bench(
       UserError: if a sentence is longer than all that there is room for.
     """
     rows: dict[str, Any] = {"what": what, "device": jax.devices()[0].device_kind}
+    fitting.check_sizes(settings)
     settings = sizes.here(settings, models.configured_vocabulary(settings))
     if what == "train":
         rows |= measure_training(
