@@ -3,6 +3,7 @@
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
@@ -79,10 +80,11 @@ def test_its_bytes_by_formula_and_by_shapes(holding):
     settings = tiny(**{"model.vocab_size": 23})
     state = state_of(settings)
     count = sum(x.size for x in jax.tree.leaves(state.params))
-    for check, argument in (
+    checks: list[tuple[Any, Any]] = [
         (fitting.check_sizes, settings),
         (fitting.check_state, state),
-    ):
+    ]
+    for check, argument in checks:
         # Parameters, gradients and two moments in float32, and some scalars.
         holding(16 * count + 100)
         check(argument)

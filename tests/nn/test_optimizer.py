@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -163,7 +164,8 @@ def test_adam_reads_and_writes_what_its_formula_needs():
             return optax.apply_updates(params, updates), state
 
         jitted = jax.jit(step, donate_argnums=(0, 1))
-        cost = jitted.lower(params, rule.init(params), params).compile().cost_analysis()
+        compiled = jitted.lower(params, rule.init(params), params).compile()
+        cost: Any = compiled.cost_analysis()
         return cost["bytes accessed"] / 4 / (3 * count)
 
     # The norm reads g; mu and nu read g and themselves and are written; the parameters

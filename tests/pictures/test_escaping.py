@@ -91,7 +91,7 @@ def test_html_and_pictures_show_any_text_as_it_is(odd):
         plots.panels("x", [("y", True, {odd: [(1, 2.0), (2, 9.0)]})]),
         plots.bars(odd, [odd], "y", {odd: [1.0]}),
         plots.points(odd, [odd, "b"], [(0.0, 1.0), (1.0, 0.0)], odd),
-        plots.tree(odd, [plots.Branch(-1, 0, 0.0, odd, odd, True)]),
+        plots.tree(odd, [plots.Branch(-1, 0, odd, odd, True, True)]),
         plots.head_maps(odd, [[plots.HeadMap(odd, [[1.0]])]], [odd], [odd]),
     ]
     svgs = [one.svg() for one in drawn]
