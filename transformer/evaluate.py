@@ -79,7 +79,9 @@ def evaluate_held(
     with Checkpoints(workdir / "checkpoints", settings.train.keep, log) as saved:
         newest = max(saved.steps(), default=None)
         abstract = abstract_params(settings, prepared.vocabulary)
-        last, tree, _ = saved.restore({"params": abstract}, step)
+        last, tree, metadata = saved.restore({"params": abstract}, step)
+    digest = prepared.vocabulary.digest
+    checkpoints.check_vocabulary(saved.folder / str(last), metadata, digest)
     models = {"last": tree["params"]}
     averaged = steps_to_average(workdir, settings, average, last)
     wanted = steps_to_average(workdir, settings, None, newest)
@@ -251,8 +253,12 @@ def averaged_params(
             f"warning: the averaged checkpoints are not equally far apart "
             f"({', '.join(map(str, steps))})"
         )
+    vocabulary = prepared.vocabulary
     return checkpoints.average(
-        workdir / "checkpoints", steps, abstract_params(settings, prepared.vocabulary)
+        workdir / "checkpoints",
+        steps,
+        abstract_params(settings, vocabulary),
+        vocabulary.digest,
     )
 
 

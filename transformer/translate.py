@@ -22,7 +22,7 @@ from transformer.metrics.heads import align
 from transformer.models import Model
 from transformer.parallel import hosts, memory, sizes
 from transformer.run import folder
-from transformer.run.checkpoints import Checkpoints, steps_in
+from transformer.run.checkpoints import Checkpoints, check_vocabulary, steps_in
 from transformer.search import Search, changed
 
 _LOGIT_TOKENS = 1024  # padded target tokens of which all logits are held, when scoring
@@ -474,10 +474,6 @@ def load(
     abstract = abstract_params(settings, vocabulary)
     with Checkpoints(place, settings.train.keep, warn, remedy) as checkpoints:
         _, tree, metadata = checkpoints.restore({"params": abstract}, step)
-    if metadata["vocabulary"] != vocabulary.digest:
-        raise UserError(
-            f"{place}: expected vocabulary {metadata['vocabulary'][:12]}, got "
-            f"{vocabulary.digest[:12]}; bring back the corpus it was trained with"
-        )
+    check_vocabulary(place, metadata, vocabulary.digest)
     settings = sizes.here(settings, vocabulary.target.size, beam)
     return Translator(settings, vocabulary, tree["params"], warn)

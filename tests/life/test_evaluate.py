@@ -322,7 +322,8 @@ def test_an_older_best_checkpoint_is_not_averaged(tmp_path):
 
 def test_uneven_intervals_are_reported(run):
     with Checkpoints(run / "checkpoints", 3) as saved:
-        saved.save(43, {"params": saved_params(run, 40)}, {}, 9.0)
+        trained_with = {"vocabulary": open_run(run)[1].digest}
+        saved.save(43, {"params": saved_params(run, 40)}, trained_with, 9.0)
     said: list[str] = []
     average(run, 3, log=said.append)
     assert said == [
@@ -338,8 +339,17 @@ def test_a_run_with_another_vocabulary_is_not_loaded(run):
         transformer.load(run).params,
         {"vocabulary": "0123456789ab"},
     )
-    with pytest.raises(UserError, match="expected vocabulary 0123456789ab, got"):
+    with pytest.raises(UserError, match="expected vocabulary 0123456789ab, "):
         transformer.load(run)
+
+
+def test_a_run_with_another_vocabulary_is_not_evaluated(run):
+    with Checkpoints(run / "checkpoints", 3) as saved:
+        of_another = {"vocabulary": "0123456789ab"}
+        saved.save(50, {"params": saved_params(run, 40)}, of_another, 9.0)
+    for measured in (evaluate, average):
+        with pytest.raises(UserError, match="50: expected vocabulary 0123456789ab, "):
+            measured(run, log=lambda line: None)
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):

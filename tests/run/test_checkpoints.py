@@ -342,14 +342,17 @@ def test_average_is_the_mean_in_more_than_float32(tmp_path):
                 "params": {"w": jnp.array(value, jnp.float32)},
                 "step": jnp.int32(0),
             }
-            checkpoints.save(step, state, {})
+            checkpoints.save(step, state, {"vocabulary": "abc"})
     like = {"w": jax.ShapeDtypeStruct((2,), jnp.float32)}
-    mean = average(tmp_path, [1, 2, 3], like)
+    mean = average(tmp_path, [1, 2, 3], like, "abc")
     np.testing.assert_array_equal(mean["w"], np.array([1 / 3, 3.0], np.float32))
-    np.testing.assert_array_equal(average(tmp_path, [2], like)["w"], values[1])
+    np.testing.assert_array_equal(average(tmp_path, [2], like, "abc")["w"], values[1])
     assert mean["w"].dtype == jnp.float32
     with pytest.raises(UserError, match=r"expected params.w float32 \(3,\)"):
-        average(tmp_path, [1, 2], {"w": jax.ShapeDtypeStruct((3,), jnp.float32)})
+        other = {"w": jax.ShapeDtypeStruct((3,), jnp.float32)}
+        average(tmp_path, [1, 2], other, "abc")
+    with pytest.raises(UserError, match="1: expected vocabulary abc, .* got abd; bring"):
+        average(tmp_path, [1, 2], like, "abd")
 
 
 def test_training_cannot_resume_from_an_inference_only_checkpoint(tmp_path):

@@ -15,7 +15,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -252,26 +252,49 @@ def _is_step(name: str) -> bool:
     return name.isdecimal() and name == str(int(name))
 
 
-def average(folder: Path, steps: Sequence[int], abstract: Any) -> Any:
+def check_vocabulary(place: object, metadata: Mapping[str, Any], digest: str) -> None:
+    """See that a checkpoint was trained with the vocabulary that is here.
+
+    Args:
+      place: of the checkpoint.
+      metadata: of it.
+      digest: of the vocabulary.
+
+    Raises:
+      UserError: if it was another.
+    """
+    if (expected := metadata["vocabulary"]) != digest:
+        raise UserError(
+            f"{place}: expected vocabulary {expected[:12]}, which it was trained with, "
+            f"got {digest[:12]}; bring back its corpus, or choose another workdir"
+        )
+
+
+def average(
+    folder: Path, steps: Sequence[int], abstract: Any, vocabulary: str
+) -> Any:
     """Average the parameters of several checkpoints (section 6.1).
 
     Args:
       folder: the checkpoints.
       steps: which of them.
       abstract: the tree of the parameters, as for ``Checkpoints.restore``.
+      vocabulary: the digest of theirs.
 
     Returns:
       Their arithmetic mean, summed in float64, in the structure, dtypes and shardings
       of ``abstract``.
 
     Raises:
-      UserError: a step is absent or damaged, or its parameters differ in shape.
+      UserError: a step is absent or damaged, its parameters differ in shape, or it was
+        trained with another vocabulary.
     """
     wanted, structure = jax.tree.flatten(_with_shardings(abstract))
     total = [np.zeros(like.shape, np.float64) for like in wanted]
     with Checkpoints(folder, keep=len(steps)) as checkpoints:
         for step in steps:
-            _, tree, _ = checkpoints.restore({"params": abstract}, step)
+            _, tree, metadata = checkpoints.restore({"params": abstract}, step)
+            check_vocabulary(folder / str(step), metadata, vocabulary)
             for sum_, leaf in zip(total, jax.tree.leaves(tree), strict=True):
                 sum_ += np.asarray(leaf, np.float64)
     means = []

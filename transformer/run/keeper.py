@@ -12,11 +12,11 @@ import jax
 from jax.sharding import Mesh
 
 from transformer import config, parallel
-from transformer.config import Config, UserError
+from transformer.config import Config
 from transformer.models import Model, stacks
 from transformer.parallel import hosts
 from transformer.run import folder
-from transformer.run.checkpoints import Checkpoints
+from transformer.run.checkpoints import Checkpoints, check_vocabulary
 from transformer.run.history import Claim
 from transformer.run.provenance import write_run_record
 
@@ -70,12 +70,7 @@ class Keeper:
             # Each device draws what it holds, sharded like a restored state.
             return sharded(draw, self.abstract)(), 0
         step, tree, metadata = self.checkpoints.restore(self._kept._asdict())
-        if metadata["vocabulary"] != self.vocabulary:
-            raise UserError(
-                f"checkpoint of step {step}: expected vocabulary "
-                f"{self.vocabulary[:12]}, got {metadata['vocabulary'][:12]}; the "
-                "corpus was prepared anew: choose another workdir"
-            )
+        check_vocabulary(f"checkpoint of step {step}", metadata, self.vocabulary)
         log(f"resuming from step {step:,}")
         if not before:
             log(f"{self.workdir / 'record.json'}: none found, it begins anew")
