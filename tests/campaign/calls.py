@@ -15,9 +15,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
+from support.paths import EXPERIMENTS, ROOT
+
 from campaign import families
 from campaign.place import Ended, Outcome, Place, call, contents, left, lost
-from support.paths import EXPERIMENTS, ROOT
 
 KIND = "malformed calls"
 _MEMORY = 8 << 30  # bytes that a call in a process of its own may take
@@ -75,7 +76,7 @@ def _typed() -> Iterator[Call]:
             (f"report --workdir={{run}} --config={EXPERIMENTS}/table3.py", "--static"),
             (f"plan --config={EXPERIMENTS}/base.py --what=train", "--target"),
             (f"plan --config={EXPERIMENTS}/base.py --shapes=all", "--target"),
-            (f"visualize {run} --beam --statistics {text}", "beam|source"),
+            (f"visualize {run} --beam --statistics {text}", "beam|source|output"),
             (f"visualize {run}", "--source.*--statistics"),
             (f"visualize {run} --source=one --statistics", "--source.*--statistics"),
             (f"check {run} --config={EXPERIMENTS}/base.py", "--workdir.*--config"),
@@ -149,12 +150,16 @@ def _inputs() -> Iterator[Call]:
         "{bad}/latin.txt": "latin.txt, line 2: expected UTF-8",
         "{bad}/binary.txt": "binary.txt, line 1.*: expected UTF-8|binary.txt, line",
         "{bad}/utf16.txt": "utf16.txt, line 1: expected UTF-8",
-        "{bad}/late.txt": "late.txt, line 51: expected UTF-8",
+        "{bad}/late.txt": "late.txt, line 51: expected UTF-8|as many translations",
     }
     for flag, arguments in flags.items():
         end = "md" if arguments[0] == "visualize" else "txt"
         for path, says in texts.items():
-            line = [*arguments, f"{flag.split()[0]}={path}", f"--output={{own}}/out.{end}"]
+            line = [
+                *arguments,
+                f"{flag.split()[0]}={path}",
+                f"--output={{own}}/out.{end}",
+            ]
             yield Call("texts", line, says)
     line = ["score", run, "--source={own}/in.txt", "--target={own}/short.txt"]
     yield Call("texts", [*line, "--output={own}/out.txt"], "as many target as source")
@@ -210,7 +215,7 @@ def _workdirs() -> Iterator[Call]:
             yield Call("workdirs", line, "expected the folder of a.*run, got")
         for kind in broken:
             line = [name, f"--workdir={{bad}}/workdirs/{kind}", *more]
-            yield Call("workdirs", line, "config.json|no config.json")
+            yield Call("workdirs", line, "config")
         line = [name, "--workdir={bad}/workdirs/no_checkpoints", *more]
         yield Call("workdirs", line, "expected")
         line = [name, "--workdir={bad}/workdirs/other_corpus", *more]
@@ -222,9 +227,9 @@ def _workdirs() -> Iterator[Call]:
     yield Call("workdirs", line, "averaged")
     for kind in ("nowhere", "file", "empty"):
         line = ["report", f"--workdir={{bad}}/workdirs/{kind}"]
-        yield Call("workdirs", line, "expected.*workdirs")
+        yield Call("workdirs", line, f"workdirs/{kind}.*expected")
         line = ["plot", "--what=curves", f"--workdir={{bad}}/workdirs/{kind}"]
-        yield Call("workdirs", [*line, "--output={own}/out.png"], "expected.*workdirs")
+        yield Call("workdirs", [*line, "--output={own}/out.png"], f"workdirs/{kind}")
     line = ["plot", "--what=curves", "--workdir={bad}/workdirs/other_metrics.jsonl"]
     yield Call("workdirs", [*line, "--output={own}/out.png"], "metrics.jsonl")
     for kind, says in {
@@ -241,6 +246,14 @@ def _workdirs() -> Iterator[Call]:
         key = change.split("=")[0]
         line = ["TRAIN", "--workdir={run}", f"--config.{change}"]
         yield Call("another configuration", line, f"{re.escape(key)}: .* -> ")
+
+
+def _exploding() -> Iterator[Call]:
+    limit = ["TRAIN", "--config.optimizer.nonfinite_limit=2"]
+    for change in ("optimizer.scale=1e38", "optimizer.scale=1e30"):
+        yield Call("exploding losses", [*limit, f"--config.{change}"], "finite")
+    line = ["TRAIN", "--workdir={bad}/workdirs/linked"]
+    yield Call("links", line, "lock")
 
 
 def _heavy() -> Iterator[Call]:
@@ -262,7 +275,15 @@ def _heavy() -> Iterator[Call]:
 def table() -> list[Call]:
     """Return every call."""
     made = [Call(*row) for row in families.rows()]
-    return [*_typed(), *_inputs(), *_outputs(), *_workdirs(), *made, *_heavy()]
+    return [
+        *_typed(),
+        *_inputs(),
+        *_outputs(),
+        *_workdirs(),
+        *_exploding(),
+        *made,
+        *_heavy(),
+    ]
 
 
 def _arguments(place: Place, one: Call) -> list[str]:
@@ -270,9 +291,8 @@ def _arguments(place: Place, one: Call) -> list[str]:
     filled = [x.format(**names) for x in one.arguments]
     if filled[0] != "TRAIN":
         return filled
-    train = place.train("new", *filled[1:])
-    # The last of two flags of the same name counts.
-    return train
+    # Of two flags of the same name the last one counts.
+    return place.train("new", *filled[1:])
 
 
 def _apart(arguments: list[str]) -> Ended:

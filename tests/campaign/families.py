@@ -23,7 +23,7 @@ OF_ANOTHER_RUN = [
     "data.max_length=7",
     "data.train_pairs=100",
     "tokenizer.kind=bytes",
-    "tokenizer.joint=False",
+    "tokenizer.vocab_size=20",
     "batch.tokens=256",
     "batch.multiple=2",
     "model.heads=4",
@@ -38,9 +38,10 @@ OF_ANOTHER_RUN = [
     "optimizer.accumulation=2",
 ]
 
+_MODELS = ["own/nowhere.model", "bad/binary.txt", "own/folder", "own/in.txt"]
+
 # Texts as values: the key, what is no value of it, what the message says.
 _TEXTS = [
-    ("name", "", "name"),
     ("name", "../other", "name"),
     ("name", "a/../b", "name"),
     ("data.source", "other", "data.source"),
@@ -58,8 +59,6 @@ _TEXTS = [
     ("data.prepared", "{own}/in.txt", "in.txt"),
     ("data.prepared", "{own}/folder", "folder"),
     ("data.measure", "meteor", "data.measure"),
-    ("tokenizer.source_model", "{own}/nowhere.model", "nowhere.model|source_model"),
-    ("tokenizer.source_model", "{bad}/binary.txt", "binary.txt|source_model"),
     ("model.kind", "rnn", "model.kind"),
     ("optimizer.name", "other", "optimizer.name"),
     ("optimizer.options", "weight=1", "optimizer.options|weight"),
@@ -149,6 +148,11 @@ def _values_of_keys() -> Iterator[Row]:
             yield "values of keys", line, rf"{re.escape(key)}.*expected.*got"
     for key, value, says in _TEXTS:
         yield "texts of keys", ["TRAIN", f"--config.{key}={value}"], says
+    pieces = ["TRAIN", "--config.tokenizer.kind=sentencepiece"]
+    for model in _MODELS:
+        path = "{" + model.replace("/", "}/")
+        line = [*pieces, f"--config.tokenizer.source_model={path}"]
+        yield "texts of keys", line, f"{model}|source_model"
 
 
 def _hints(cls: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -189,6 +193,6 @@ def _config_files() -> Iterator[Row]:
         yield "config files", line, f"{name}|expected|key batch is missing"
     for path in ("{own}/nowhere.py", "{own}", "{bad}/configs/text.txt"):
         line = ["params", f"--config={path}"]
-        yield "config files", line, "--config: expected"
+        yield "config files", line, "--config:.*(expected|mend)"
     yield "config files", ["params", _CONFIG + ":other"], "expected no variant"
     yield "config files", ["params", "--config.seed=1", _CONFIG], "before a value"

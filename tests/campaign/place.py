@@ -22,6 +22,7 @@ from support.runs import command, tiny_run
 
 STEPS, STOPPED = 8, 5
 SETTINGS = {
+    "name": "table3/base/numbers/x1",  # a run that report knows
     "train.steps": STEPS,
     "train.checkpoint_every": 2,
     "train.evaluate_every": 4,
@@ -291,6 +292,8 @@ def _write_workdirs(root: Path, bad: Path) -> None:
         (workdirs / name).mkdir()
         (workdirs / name / "config.json").write_bytes(content)
     (workdirs / "folder" / "config.json").mkdir(parents=True)
+    (workdirs / "linked").mkdir()
+    (workdirs / "linked" / "lock").symlink_to(root / "own" / "in.txt")
     for name in ("corpus", "checkpoints", "averaged", "metrics.jsonl"):
         folder = workdirs / f"other_{name}"
         shutil.copytree(root / "run", folder)
