@@ -8,9 +8,7 @@ the arguments ``{run}`` is a finished run, ``{own}`` and ``{bad}`` files of the 
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,7 +18,6 @@ from support.paths import EXPERIMENTS, ROOT
 from campaign import families
 from campaign.place import Ended, Outcome, Place, call, contents, left, lost
 
-KIND = "malformed calls"
 _MEMORY = 8 << 30  # bytes that a call in a process of its own may take
 _SECONDS = 60
 
@@ -295,20 +292,24 @@ def _arguments(place: Place, one: Call) -> list[str]:
     return place.train("new", *filled[1:])
 
 
+_LIMITED = """
+import os, resource, sys
+most = int(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+os.execv(sys.executable, [sys.executable, "-m", "transformer", *sys.argv[2:]])
+"""
+
+
 def _apart(arguments: list[str]) -> Ended:
     """Call the command line in a process that may take little memory and time."""
     try:
         run = subprocess.run(
-            [sys.executable, "-m", "transformer", *arguments],
+            [sys.executable, "-c", _LIMITED, str(_MEMORY), *arguments],
             cwd=ROOT,
-            env={**os.environ, "PYTHONFAULTHANDLER": "1"},
             input="one two\n",
             capture_output=True,
             text=True,
             timeout=_SECONDS,
-            preexec_fn=lambda: resource.setrlimit(
-                resource.RLIMIT_DATA, (_MEMORY, _MEMORY)
-            ),
         )
     except subprocess.TimeoutExpired:
         return Ended(None, "", f"it hangs: {_SECONDS} s")
@@ -330,8 +331,8 @@ def attempt(place: Place, one: Call) -> Outcome:
         problem = f"lost {gone}; {problem}"
     if before != after:
         place.put_back()
-    what = f"{one.what}: {' '.join(one.arguments)}"
-    return Outcome(KIND, what, problem, bool(gone), ended.traceback)
+    what = " ".join(one.arguments)
+    return Outcome(f"calls, {one.what}", what, problem, bool(gone), ended.traceback)
 
 
 def outcomes(place: Place) -> Iterator[Outcome]:

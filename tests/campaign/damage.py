@@ -114,7 +114,7 @@ def trials(place: Place) -> list[tuple[str, str, str]]:
         for name in _files(place.root / workdir):
             content = (place.root / workdir / name).read_bytes()
             for way in (way for way in WAYS if _fits(way, name, content)):
-                for command in set(readers_of(name)) & set(commands.split()):
+                for command in set(readers_of(name)) & set(commands):
                     found.append((command, name, way))
     return sorted(found)
 
@@ -163,7 +163,7 @@ def _attempt(
     like = "the checkpoint before" if went_back else command
     if not problem and ended.code == 0 and done != expected[like]:
         problem = "silently other numbers"
-    return Outcome("damaged files", what, problem, traceback=ended.traceback)
+    return Outcome(f"damage, {command}", what, problem, traceback=ended.traceback)
 
 
 def _names(name: str, message: str) -> bool:

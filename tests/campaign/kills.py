@@ -1,4 +1,4 @@
-"""Kills: a run is killed at a random moment, started again, and ends with the same bits.
+"""Kills: a run is killed at a random moment, and resumed to the same bits.
 
 The moments are spread over the stages of a run, each at a random part of the stage.
 """

@@ -211,6 +211,7 @@ def make(root: Path) -> Place:
     stop(settings, root / "stopped")
     _write_files(root)
     shutil.copytree(root, place.pristine, symlinks=True)
+    assert place.before  # looked at while all is as it was
     return place
 
 
