@@ -23,7 +23,7 @@ from transformer.metrics.heads import align
 from transformer.models import Model
 from transformer.parallel import hosts, sizes
 from transformer.run.checkpoints import Checkpoints
-from transformer.search import Search
+from transformer.search import Search, changed
 
 _LOGIT_TOKENS = 1024  # padded target tokens of which all logits are held, when scoring
 _WEIGHT_TOKENS = 1024  # padded tokens per side of which all attention weights are held
@@ -100,9 +100,7 @@ class Translator:
     def search(self, **changes: Any) -> Search:
         """Return the configured search with some settings changed, None = unchanged."""
         usual = self.settings.decode
-        search = Search(usual.beam, usual.alpha, usual.length_penalty)
-        given = {name: value for name, value in changes.items() if value is not None}
-        return dataclasses.replace(search, **given)
+        return changed(Search(usual.beam, usual.alpha, usual.length_penalty), changes)
 
     def translate(self, lines: Sequence[str], **search: Any) -> list[str]:
         """Translate sentences.
@@ -323,7 +321,7 @@ class Translator:
             source,
             limits.astype(np.int32),
             padded,
-            np.uint32(how.seed % 2**32),
+            np.uint32(how.seed),
         )
         found = hosts.fetch(found)
         return [self._read(found, row, how.n_best) for row in range(len(numbers))]

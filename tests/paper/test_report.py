@@ -607,8 +607,8 @@ def test_the_same_runs_make_the_same_report(small, capsys):
     [
         ([], "report: expected --workdir, --static or both; give one"),
         (["--workdir=none"], "none: expected a finished run, found no such folder"),
-        (["--workdir=x", "--format=pdf"], "should be one of <markdown|html|csv>"),
-        (["--workdir=x", "--timed"], "expected --static with --config or --timed"),
+        (["--workdir=x", "--format=pdf"], "one of markdown, html, csv"),
+        (["--workdir=x", "--timed"], "--timed: expected with --static only"),
         (["--static", "--config=none.py"], "got none.py, which is not there"),
     ],
 )

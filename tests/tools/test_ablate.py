@@ -57,7 +57,10 @@ def test_dry_run_leaves_out_what_is_finished(tmp_path, capsys):
     [
         ([TABLE3, "--rows=A_h2"], "expected rows of the config file, base, A_h1, "),
         ([TABLE3, "--rows=E,E_learned"], "expected every row once, got E_learned"),
-        ([TABLE3, "--rows=E", "--seeds=0"], "flag --seeds=0: 0 is not a positive"),
+        (
+            [TABLE3, "--rows=E", "--seeds=0"],
+            "--seeds: expected a whole number, at least 1",
+        ),
         ([TABLE3], "ablate: expected --rows: "),
         (
             [f"{TABLE3}:scale=0.3", "--rows=A"],
@@ -80,8 +83,14 @@ def test_dry_run_leaves_out_what_is_finished(tmp_path, capsys):
             [f"--config={EXPERIMENTS / 'number_words.py'}", "--rows=E"],
             "expected a file with ROWS, such as experiments/table3.py, got ",
         ),
-        ([TABLE3, "--rows=E", "--jobs=0"], "flag --jobs=0: 0 is not a positive"),
-        ([TABLE3, "--rows=E", "--launcher=ssh"], "one of <local|slurm>"),
+        (
+            [TABLE3, "--rows=E", "--jobs=0"],
+            "--jobs: expected a whole number, at least 1",
+        ),
+        (
+            [TABLE3, "--rows=E", "--launcher=ssh"],
+            "--launcher: expected one of local, slurm",
+        ),
         (
             [TABLE3, "--rows=E", "--slurm.account=me"],
             "--slurm.account: expected --launcher=slurm with it",

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer import decode, models
-from transformer.config import Config
+from transformer.config import Config, UserError
 from transformer.ids import BOS
 from transformer.models import Model
 from transformer.nn import hardware
@@ -81,7 +81,12 @@ def measure_search(
     """
     vocabulary = models.configured_vocabulary(settings)
     model = make_sized_model(settings)
-    height = max(tokens // length, 1)
+    if length > tokens:
+        raise UserError(
+            f"--length: expected at most --tokens = {tokens:,}, got {length:,}; change "
+            "one of them"
+        )
+    height = tokens // length
     source = ragged_sentences(height, length, vocabulary)
     search = Searcher(settings, model, source, beams)
     times(1, search)
