@@ -7,7 +7,6 @@ import typing
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from absl import flags
 from support.paths import EXPERIMENTS
 
 from transformer import config
@@ -113,15 +112,18 @@ def _missing_flags() -> Iterator[Row]:
 
 def _wrong(one: Any) -> list[str]:
     """Return values that a flag cannot have."""
-    if one.define is flags.DEFINE_enum:
+    if one.choices:
         return ["other", ""]
-    if one.define is flags.DEFINE_integer:
-        return ["x", "1.5", str(one.options.get("lower_bound", 0) - 1)]
-    if one.define is flags.DEFINE_float:
-        return ["x", "nan", "inf", "-1"]
-    if one.define is flags.DEFINE_boolean:
+    if one.kind is str:
+        return []
+    if one.kind is bool:
         return ["perhaps"]
-    return []
+    worse = [text for text in ("0", "-1") if not _passes(one, float(text))]
+    return ["x", "nan", "inf", *(["1.5"] if one.kind is int else []), *worse]
+
+
+def _passes(one: Any, value: float) -> bool:
+    return all(check.passes(value) for check in one.checks)
 
 
 def _values_of_flags() -> Iterator[Row]:
