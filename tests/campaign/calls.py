@@ -60,7 +60,10 @@ def _typed() -> Iterator[Call]:
             (f"{translate} --sample --beam=4", "beam.*--sample|--sample.*beam"),
             (f"{translate} --layer=1", "layer.*--alignments"),
             (f"visualize {run} --statistics {text} --layers=1", "layers.*--statistics"),
-            (f"visualize {run} --source=one --input={{own}}/in.txt {out}", "output"),
+            (
+                f"visualize {run} --source=one --input={{own}}/in.txt {out}",
+                "input|output",
+            ),
             (f"{translate} --seed=18446744073709551616", "seed.*expected"),
             (f"{translate} --sample --seed=4294967296", "seed.*expected"),
             (f"{translate} --alpha=inf", "alpha.*expected"),
@@ -209,7 +212,7 @@ def _workdirs() -> Iterator[Call]:
     for name, more in readers.items():
         for kind in ("nowhere", "file", "empty", "file/below"):
             line = [name, f"--workdir={{bad}}/workdirs/{kind}", *more]
-            yield Call("workdirs", line, "expected the folder of a.*run, got")
+            yield Call("workdirs", line, "expected the folder of a.*run, (got|found)")
         for kind in broken:
             line = [name, f"--workdir={{bad}}/workdirs/{kind}", *more]
             yield Call("workdirs", line, "config")
