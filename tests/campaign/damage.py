@@ -106,10 +106,8 @@ def _fits(way: str, name: str, content: bytes) -> bool:
 def trials(place: Place) -> list[tuple[str, str, str]]:
     """Return command, file and way of each damage."""
     found = []
-    for workdir, commands in (
-        ("run", "translate evaluate report"),
-        ("stopped", "train"),
-    ):
+    asked = {"run": ["translate", "evaluate", "report"], "stopped": ["train"]}
+    for workdir, commands in asked.items():
         for name in _files(place.root / workdir):
             content = (place.root / workdir / name).read_bytes()
             for way in (way for way in WAYS if _fits(way, name, content)):

@@ -30,6 +30,8 @@ def test_the_last_campaign_tried_what_is_written_here():
     tried = {kind: row["times"] for kind, row in rows.items() if "calls" in kind}
     assert tried == written and sum(tried.values()) > 200
     assert rows["kills"]["times"] == kills.KILLS == 25
+    damages = [row["times"] for kind, row in rows.items() if "damage" in kind]
+    assert len(damages) == 4 and sum(damages) > 250
     assert {"full disks", "two processes", "clocks", "links"} <= rows.keys()
 
 
