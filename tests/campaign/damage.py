@@ -89,7 +89,7 @@ def _whose(command: str) -> str:
 
 
 # The files of a checkpoint are all verified by the same digests.
-_OF_CHECKPOINTS = ("a flipped bit", "truncated", "deleted")
+_OF_CHECKPOINTS = ("a flipped bit", "deleted")
 
 
 def _fits(way: str, name: str, content: bytes) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -219,7 +220,8 @@ def _clocks(
         (lies / "sitecustomize.py").write_text(_SET_BACK.format(seconds=seconds))
         train = place.train(str(workdir))
         first = Run(train, environment(cache))
-        assert first.wait(lambda run=first: run.has_begun("step 5/")), first.said
+        begun = functools.partial(first.has_begun, "step 5/")
+        assert first.wait(begun), first.said
         first.kill()
         if not seconds:
             _move_to_the_future(workdir)
