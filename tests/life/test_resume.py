@@ -227,11 +227,12 @@ def test_a_finished_run_does_not_train_again(settings, unbroken):
 
 
 def files_of(workdir: Path) -> dict[str, bytes]:
-    """Return what a run must not lose: everything but the record and the events."""
+    """Return what a run must not lose: not the record, the events and the lock."""
     return {
         str(path.relative_to(workdir)): path.read_bytes()
         for path in workdir.rglob("*")
-        if path.is_file() and not {"record.json", "tensorboard"} & set(path.parts)
+        if path.is_file()
+        and not {"record.json", "tensorboard", "lock"} & set(path.parts)
     }
 
 
