@@ -36,6 +36,7 @@ from transformer.data import batches
 from transformer.ids import BOS, EOS, PAD
 from transformer.prepare import prepare
 from transformer.run.checkpoints import Checkpoints
+from transformer.run.folder import read_settings
 
 TOKENS = int((BATCH["target"] != PAD).sum())
 
@@ -481,8 +482,7 @@ def test_the_record_names_what_made_the_run(run):
     assert record["sizes"] == {"loss.block": 16, "decode.tokens": 4096}
     steps = [line["target_tokens"] for line in run.lines if "loss" in line]
     assert record["tokens"] == sum(steps)
-    saved = json.loads((run.workdir / "config.json").read_text())
-    assert config.resolve(saved) == run.settings
+    assert read_settings(run.workdir) == run.settings
 
 
 def test_a_run_that_blows_up_stops_and_says_what_to_try(run, tmp_path, monkeypatch):

@@ -8,7 +8,6 @@ tests are run by ``test_devices.py``, in a process of their own. By hand:
 
 import dataclasses
 import functools
-import json
 import math
 import os
 import re
@@ -42,6 +41,7 @@ from transformer.config import Config
 from transformer.data.tokenizers import Bytes, Vocabulary
 from transformer.models import counts
 from transformer.nn.hardware import Hardware
+from transformer.run.folder import read_results, read_settings
 from transformer.tools.meshes import cost, table
 from transformer.translate import Translator
 
@@ -308,9 +308,7 @@ def assert_same_run(workdir: Path, other: Path) -> None:
         assert values(found, name) == values(expected, name)  # the same batches
     for name in ("loss", "nll", "grad_norm", "validation_nll"):
         assert_close(values(found, name), values(expected, name), roundings=300)
-    results, others = (
-        json.loads((x / "results.json").read_text()) for x in (workdir, other)
-    )
+    results, others = map(read_results, (workdir, other))
     assert results.pop("sentences") == others.pop("sentences")
     for name in ("last", "average"):
         measured, expected = results.pop(name), others.pop(name)
@@ -333,8 +331,7 @@ def test_a_run_goes_on_on_other_devices(unbroken, tmp_path):
         said = go(settings, workdir, count, mesh, stop, form)
         assert stop == 2 or any("resuming from step" in line for line in said)
     assert_same_run(workdir, expected)
-    saved = json.loads((workdir / "config.json").read_text())
-    assert config.resolve(saved).parallel.fsdp == 2
+    assert read_settings(workdir).parallel.fsdp == 2
 
 
 # ---- many hosts ----------------------------------------------------------------------
