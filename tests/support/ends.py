@@ -37,9 +37,10 @@ def end_of(settings: Config, workdir: Path) -> dict[str, Any]:
 
 
 def results_of(said: str) -> Any:
-    """Return the results whose file an evaluation named in its output."""
-    (path,) = re.findall(r"^results: (.+)$", said, re.MULTILINE)
-    return _timeless(json.loads(Path(path).read_text(encoding="utf-8")))
+    """Return the results whose file an evaluation named, None if it named none."""
+    if not (named := re.search(r"^results: (.+)$", said, re.MULTILINE)):
+        return None
+    return _timeless(json.loads(Path(named[1]).read_text(encoding="utf-8")))
 
 
 def _abstract(settings: Config, workdir: Path) -> Any:
