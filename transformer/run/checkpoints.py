@@ -270,9 +270,7 @@ def check_vocabulary(place: object, metadata: Mapping[str, Any], digest: str) ->
         )
 
 
-def average(
-    folder: Path, steps: Sequence[int], abstract: Any, vocabulary: str
-) -> Any:
+def average(folder: Path, steps: Sequence[int], abstract: Any, vocabulary: str) -> Any:
     """Average the parameters of several checkpoints (section 6.1).
 
     Args:
