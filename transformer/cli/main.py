@@ -21,6 +21,9 @@ from transformer.cli.commands import COMMANDS
 from transformer.cli.parse import parse
 from transformer.config import UserError
 
+# EFBIG: a limit on the size of files (ulimit -f).
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run a command.
@@ -46,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return 141
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        if error.errno not in _NO_ROOM:
             raise
         return _complain(f"{error}; make room or choose another folder", 2)
     except KeyboardInterrupt:

@@ -10,12 +10,15 @@ none, was damaged later.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
 import os
+import re
+import resource
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -102,12 +105,16 @@ class Checkpoints:
           metric: lower is better; None or not finite = not a candidate for the best.
           temporary: replaced by the next save, whatever ``keep`` is. For the
             checkpoint of an interrupted run, which an unbroken one would not have.
+
+        Raises:
+          OSError: if there is no room for it.
         """
         self.wait()
         if hosts.primary():
             # The one of this step stays until the new one can take its place.
             self._remove_unless(lambda other: other <= step)
             self.folder.mkdir(parents=True, exist_ok=True)
+            _check_room(self.folder, tree)
         ranked = metric is not None and math.isfinite(metric)
         record = {
             "metadata": metadata,
@@ -116,7 +123,8 @@ class Checkpoints:
             "arrays": _describe(tree),
         }
         scratch = self.folder / f"{step}.saving"
-        response = _orbax().save_async(scratch, tree, custom_metadata=record)
+        with _written(scratch):
+            response = _orbax().save_async(scratch, tree, custom_metadata=record)
         self._pending = self._worker.submit(self._finish, scratch, response)
 
     def wait(self) -> None:
@@ -192,7 +200,8 @@ class Checkpoints:
 
     def _finish(self, scratch: Path, response: Any) -> None:
         """Wait for Orbax, write the digests and remove what is not kept."""
-        response.result()
+        with _written(scratch):
+            response.result()
         if not hosts.primary():
             return
         path = scratch.with_suffix("")
@@ -316,6 +325,31 @@ def remove_before(folder: Path, step: int) -> None:
     """Remove the checkpoints of steps before one."""
     with Checkpoints(folder, keep=1) as checkpoints:
         checkpoints._remove_unless(lambda other: other >= step)
+
+
+def _check_room(folder: Path, tree: Any) -> None:
+    """Raise before Orbax begins to write what cannot be written to its end."""
+    need = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+    largest, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    free = shutil.disk_usage(folder).free
+    number, room = errno.ENOSPC, free
+    if largest != resource.RLIM_INFINITY and largest < free:
+        number, room = errno.EFBIG, largest
+    if need > room:
+        said = f"{os.strerror(number)}: a checkpoint takes {need:,} bytes of {room:,}"
+        raise OSError(number, said, str(folder))
+
+
+@contextlib.contextmanager
+def _written(path: Path) -> Iterator[None]:
+    """Raise what the system said where TensorStore wraps it: a full disk, say."""
+    try:
+        yield
+    except ValueError as error:
+        if found := re.search(r"os_error_code='(\d+)'", str(error)):
+            number = int(found[1])
+            raise OSError(number, os.strerror(number), str(path)) from error
+        raise
 
 
 def _orbax() -> Any:
