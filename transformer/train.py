@@ -246,7 +246,7 @@ class _Run:
                     )
                     signals.interrupt_if_asked()
                     return False
-                checkpoints.wait()
+                checkpoints.clean()
                 keeper.record(meter.tokens, records.claim(), ended=True)
         return True
 

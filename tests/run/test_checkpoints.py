@@ -120,6 +120,16 @@ def test_the_last_and_the_best_are_kept_across_sessions(tmp_path):
     assert checkpoints.steps() == [7, 8]
 
 
+def test_what_a_kill_left_behind_the_last_save_is_removed(tmp_path):
+    with Checkpoints(tmp_path, keep=9) as checkpoints:
+        for step, metric in enumerate([3.0, 1.0, 2.0, 4.0], start=1):
+            checkpoints.save(step, make_state(step), {}, metric)
+    (tmp_path / "3.removed").mkdir()
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.clean()
+    assert sorted(os.listdir(tmp_path)) == ["2", "4"]  # the best, the last
+
+
 def test_a_temporary_checkpoint_is_replaced_by_the_next(tmp_path):
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         checkpoints.save(10, make_state(10), {})

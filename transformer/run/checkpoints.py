@@ -212,8 +212,13 @@ class Checkpoints:
         os.rename(scratch, path)
         if replaced:
             _remove(replaced)
-        kept = self._kept(int(path.name))
-        self._remove_unless(lambda other: other in kept)
+        self._remove_unless(self._kept(int(path.name)).__contains__)
+
+    def clean(self) -> None:
+        """Remove what is not kept, as a kill behind the last save leaves it."""
+        self.wait()
+        if hosts.primary() and (steps := self.steps()):
+            self._remove_unless(self._kept(steps[-1]).__contains__)
 
     def _kept(self, newest: int) -> set[int]:
         """Return the steps to keep: the newest, the latest ones and the best."""
