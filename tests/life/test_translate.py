@@ -267,7 +267,7 @@ def test_the_configuration_is_the_usual_search(translator):
         ({"top_p": 0.0}, "top_p: expected above 0 and at most 1, got 0.0"),
         ({"top_p": 1.1}, "top_p: expected above 0 and at most 1, got 1.1"),
         ({"top_k": -1}, "top_k: expected 0 or more, got -1"),
-        ({"alpha": math.inf}, "alpha: expected a finite number, got inf; change it"),
+        ({"alpha": math.inf}, "alpha: expected a finite number of float32, got inf"),
         (
             {"seed": 2**32},
             "seed: expected 0 or more and less than 2.32, got 4294967296",

@@ -84,6 +84,9 @@ def test_plain_names_and_numbers_stay_readable():
 
 @pytest.mark.parametrize("odd", [*ODD, "$x$", "$\\frac$", "$"])
 def test_html_and_pictures_show_any_text_as_it_is(odd):
+    def node(parent, depth, label="", note=""):
+        return plots.Branch(parent, depth, label, note, True, True)
+
     odd = odd.replace("\n", " ")
     lines = {odd: [[(1, 2.0), (2, 1.0)]], "b": [[(1, 2.0), (2, 3.0)]]}
     drawn = [
@@ -91,7 +94,7 @@ def test_html_and_pictures_show_any_text_as_it_is(odd):
         plots.panels("x", [("y", True, {odd: [(1, 2.0), (2, 9.0)]})]),
         plots.bars(odd, [odd], "y", {odd: [1.0]}),
         plots.points(odd, [odd, "b"], [(0.0, 1.0), (1.0, 0.0)], odd),
-        plots.tree(odd, [plots.Branch(-1, 0, odd, odd, True, True)]),
+        plots.tree(odd, [node(-1, 0, odd, odd), *(node(i, i + 1) for i in range(9))]),
         plots.head_maps(odd, [[plots.HeadMap(odd, [[1.0]])]], [odd], [odd]),
     ]
     svgs = [one.svg() for one in drawn]
