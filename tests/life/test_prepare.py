@@ -290,10 +290,15 @@ def test_killed_preparation_is_done_again(tmp_path: pathlib.Path) -> None:
     assert not (tmp_path / "run" / "corpus").exists()
     left = list((tmp_path / "run").iterdir())
     assert len(left) == 1 and ".partial-" in left[0].name
+    pid = left[0].name.rpartition("-")[2]
+    elsewhere = (
+        tmp_path / "run" / f"corpus.partial-elsewhere-{pid}"
+    )  # it may live there
+    elsewhere.mkdir()
     after = prepare(make_config(), tmp_path / "run")
     whole = prepare(make_config(), tmp_path / "whole")
     assert contents(after.folder) == contents(whole.folder)
-    assert list((tmp_path / "run").iterdir()) == [after.folder]
+    assert sorted((tmp_path / "run").iterdir()) == [after.folder, elsewhere]
 
 
 def test_another_run_finishes_first(
