@@ -125,7 +125,7 @@ def get_config(argument: str = "base") -> ConfigDict:
     config, scale = _on_wmt14() if data == "wmt14" else _on(data)
     if "scale" in given:
         scale = _positive(given["scale"])
-    config.name = f"table3/{row}/{Path(data).name}/x{scale:g}"
+    config.name = f"table3/{row}/{Path(data).absolute().name}/x{scale:g}"
     for key, value in ROWS[row].items():
         if key == "train.steps":
             value = config.train.steps * value // base.get_config().train.steps

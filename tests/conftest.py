@@ -45,6 +45,32 @@ def workdir_of(tmp_path, monkeypatch):
 
 
 @pytest.fixture
+def started(monkeypatch):
+    """Leave the devices of this process alone; record what was asked for."""
+    from transformer import parallel
+
+    devices = []
+
+    def start(device):
+        devices.append(device)
+        return f"devices: {device}"
+
+    monkeypatch.setattr(parallel, "start", start)
+    return devices
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """Return the folder of a run of which the configuration alone is there."""
+    from support.configs import base
+
+    from transformer import config
+
+    (tmp_path / "config.json").write_text(config.to_json(base()))
+    return tmp_path
+
+
+@pytest.fixture
 def patch(monkeypatch):
     """Replace what layers call: neither older traces nor those of this test serve."""
     from transformer.models.transformer import _layer_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,9 +18,10 @@ from transformer.data.sources import Split
 from transformer.metrics import bleu, measures
 from transformer.parallel import hosts, sizes
 from transformer.prepare import Prepared, prepare
-from transformer.run import checkpoints
+from transformer.run import checkpoints, folder
 from transformer.run.checkpoints import Checkpoints
-from transformer.run.records import announce, write_json
+from transformer.run.meter import LARGEST, diverged
+from transformer.run.records import announce
 from transformer.translate import Translator, abstract_params, open_run
 
 _SAMPLES = 10
@@ -32,11 +34,15 @@ def evaluate(
     average: int | None = None,
     log: Callable[[str], None] = announce,
 ) -> Path:
-    """Measure a trained model and write results.json.
+    """Measure a trained model and write the results.
 
     Perplexity is per token (piece), without smoothing. Translations are found by the
     configured search. Both are measured for one checkpoint and for the average of the
-    last K, which is saved for ``translate``.
+    last K.
+
+    Each evaluation has a file of its own in ``results``. The usual one, of the test
+    pairs, the last checkpoint and the configured K, also writes results.json, and saves
+    the average for ``translate``.
 
     Args:
       workdir: folder of the run.
@@ -46,25 +52,47 @@ def evaluate(
       log: takes the results, one line at a time.
 
     Returns:
-      The path of results.json.
+      The path of results.json, or of the file in ``results`` of another evaluation.
+
+    Raises:
+      UserError: if there are no such checkpoints, another process works in the workdir,
+        or the model predicts nothing finite.
     """
-    log = hosts.once(log)
+    folder.check_writable(workdir)
+    with hosts.holding(workdir):
+        return evaluate_held(workdir, split, step, average, hosts.once(log))
+
+
+def evaluate_held(
+    workdir: Path,
+    split: Split = "test",
+    step: int | None = None,
+    average: int | None = None,
+    log: Callable[[str], None] = announce,
+) -> Path:
+    """Evaluate in a workdir that this process holds; see ``evaluate``."""
     settings, _ = open_run(workdir)
     measures.measure_of(settings.data)
     prepared = prepare(settings, workdir)
     sized = sizes.here(settings, prepared.vocabulary.target.size)
     log(sizes.line(sized))
     with Checkpoints(workdir / "checkpoints", settings.train.keep, log) as saved:
+        newest = max(saved.steps(), default=None)
         abstract = abstract_params(settings, prepared.vocabulary)
-        last, tree, _ = saved.restore({"params": abstract}, step)
+        last, tree, metadata = saved.restore({"params": abstract}, step)
+    digest = prepared.vocabulary.digest
+    checkpoints.check_vocabulary(saved.folder / str(last), metadata, digest)
     models = {"last": tree["params"]}
     averaged = steps_to_average(workdir, settings, average, last)
+    wanted = steps_to_average(workdir, settings, None, newest)
+    usual = split == "test" and last == newest and averaged == wanted
     if len(averaged) > 1:
-        models["average"] = save_average(workdir, settings, prepared, averaged, log)
+        models["average"] = averaged_params(workdir, settings, prepared, averaged, log)
     results: dict[str, Any] = {
         "split": split,
         "step": last,
         "averaged_steps": averaged,
+        "average_of": settings.decode.average if average is None else average,
         "beam": settings.decode.beam,
         "alpha": settings.decode.alpha,
         "length_penalty": settings.decode.length_penalty,
@@ -75,7 +103,7 @@ def evaluate(
     for name, params in models.items():
         translator = Translator(sized, prepared.vocabulary, params, log)
         measured, translations[name] = _measure(
-            translator, prepared.corpora[split], sources, references
+            translator, prepared.corpora[split], sources, references, f"{split}, {name}"
         )
         results[name] = measured
         _report(
@@ -92,9 +120,11 @@ def evaluate(
         for i, (source, reference) in enumerate(zip(sources, references, strict=True))
     ]
     _show_samples(results["sentences"], list(translations)[-1], log)
-    path = workdir / "results.json"
+    if usual:
+        _keep_average(workdir, settings, prepared, averaged, models.get("average"))
+    path = folder.results_path(workdir, split, averaged)
     if hosts.primary():
-        write_json(path, results)
+        path = folder.write_results(workdir, results, usual)
     hosts.barrier("results")
     log(f"results: {path}")
     return path
@@ -105,19 +135,23 @@ def _measure(
     corpus: Corpus,
     sources: Sequence[str],
     references: Sequence[str],
+    name: str,
 ) -> tuple[dict[str, Any], list[str]]:
     settings = translator.settings
     sums = objective.corpus_sums(
         settings, translator.model, translator.params, corpus, translator.mesh
     )
+    nll = sums["nll"] / sums["weight"]
+    if not nll < LARGEST:
+        raise diverged(f"{name}: expected a finite loss, got {nll:.4g} nats per token")
     start = time.monotonic()
     lines = translator.translate(sources)
     seconds = time.monotonic() - start
     measure = measures.measure_of(settings.data)
     scores = measure(lines, references, settings.data.target_language)
     return {
-        "perplexity": float(np.exp(sums["nll"] / sums["weight"])),
-        "nll": sums["nll"] / sums["weight"],
+        "perplexity": math.exp(nll),
+        "nll": nll,
         "accuracy": sums["correct"] / sums["weight"],
         "tokens": int(sums["weight"]),
         "exact_match": bleu.exact_match(lines, references),
@@ -174,10 +208,13 @@ def average(
     Returns:
       A line that names the result.
     """
-    settings, _ = open_run(workdir)
-    prepared = prepare(settings, workdir)
-    steps = steps_to_average(workdir, settings, last, None)
-    save_average(workdir, settings, prepared, steps, log)
+    folder.check_writable(workdir)
+    with hosts.holding(workdir):
+        settings, _ = open_run(workdir)
+        prepared = prepare(settings, workdir)
+        steps = steps_to_average(workdir, settings, last, None)
+        params = averaged_params(workdir, settings, prepared, steps, log)
+        save_average(workdir, settings, prepared, steps, params)
     return f"average of steps {', '.join(map(str, steps))}: {workdir / 'averaged'}"
 
 
@@ -202,23 +239,37 @@ def steps_to_average(
     return steps[-(count or settings.decode.average) :]
 
 
-def save_average(
+def averaged_params(
     workdir: Path,
     settings: Config,
     prepared: Prepared,
     steps: Sequence[int],
     log: Callable[[str], None],
 ) -> Any:
-    """Save the mean of the parameters of some steps in ``averaged``; return it."""
+    """Return the mean of the parameters of some steps."""
     gaps = {b - a for a, b in zip(steps, steps[1:], strict=False)}
     if len(gaps) > 1:
         log(
             f"warning: the averaged checkpoints are not equally far apart "
             f"({', '.join(map(str, steps))})"
         )
-    params = checkpoints.average(
-        workdir / "checkpoints", steps, abstract_params(settings, prepared.vocabulary)
+    vocabulary = prepared.vocabulary
+    return checkpoints.average(
+        workdir / "checkpoints",
+        steps,
+        abstract_params(settings, vocabulary),
+        vocabulary.digest,
     )
+
+
+def save_average(
+    workdir: Path,
+    settings: Config,
+    prepared: Prepared,
+    steps: Sequence[int],
+    params: Any,
+) -> None:
+    """Save the mean of the parameters of some steps in ``averaged``."""
     checkpoints.save_inference(
         workdir / "averaged",
         steps[-1],
@@ -229,4 +280,20 @@ def save_average(
             "averaged_steps": list(steps),
         },
     )
-    return params
+
+
+def _keep_average(
+    workdir: Path,
+    settings: Config,
+    prepared: Prepared,
+    steps: Sequence[int],
+    params: Any,
+) -> None:
+    """Save the average of a run's end; where there is none, remove an earlier one.
+
+    ``translate`` would take it for the run's end after the run was extended.
+    """
+    if params is not None:
+        save_average(workdir, settings, prepared, steps, params)
+    elif hosts.primary():
+        checkpoints.remove_before(workdir / "averaged", steps[-1])

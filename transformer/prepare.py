@@ -7,9 +7,11 @@ preparation leaves nothing behind that looks finished.
 from __future__ import annotations
 
 import dataclasses
+import glob
 import os
 import pathlib
 import shutil
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -163,7 +165,7 @@ def _open(path: pathlib.Path) -> Prepared:
 
 def _make(config: Config, folder: pathlib.Path, log: Callable[[str], None]) -> None:
     folder = pathlib.Path(os.path.realpath(folder))  # no folder replaces a link
-    partial = folder.with_name(f"{folder.name}.partial-{os.getpid()}")
+    partial = folder.with_name(f"{_partial(folder)}{os.getpid()}")
     try:
         partial.mkdir(parents=True)
     except OSError as error:
@@ -179,9 +181,14 @@ def _make(config: Config, folder: pathlib.Path, log: Callable[[str], None]) -> N
         shutil.rmtree(partial, ignore_errors=True)
 
 
+def _partial(folder: pathlib.Path) -> str:
+    """Return how the names of this host's preparations of a folder begin."""
+    return f"{folder.name}.partial-{socket.gethostname()}-"
+
+
 def _remove_abandoned(folder: pathlib.Path) -> None:
-    """Delete what preparations of this folder left that were killed."""
-    for partial in folder.parent.glob(f"{folder.name}.partial-*"):
+    """Delete what preparations of this folder left that were killed on this host."""
+    for partial in folder.parent.glob(f"{glob.escape(_partial(folder))}*"):
         pid = partial.name.rpartition("-")[2]
         if pid.isdigit() and not _runs(int(pid)):
             shutil.rmtree(partial, ignore_errors=True)

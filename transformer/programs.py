@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
-from transformer import parallel
+from transformer import fitting, parallel
 from transformer.config import Config
 from transformer.data import batches
 from transformer.models import Model
@@ -125,7 +125,8 @@ def compile_step(
       ``batch.lengths`` batches of the step.
     """
     abstract = parallel.placed(mesh, model.partition, abstract)
-    compiler = ahead.Compiler(mesh.devices.flat[0].platform != "cpu")
+    checked = fitting.check_step(settings, abstract)
+    compiler = ahead.Compiler(mesh.devices.flat[0].platform != "cpu", checked)
     if settings.batch.lengths > 1:
         return _step_of_several(settings, model, mesh, abstract, compiler)
     step = make_train_step(settings, model, mesh)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import typing
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from transformer.config import (
     Check,
@@ -16,6 +18,10 @@ from transformer.config import (
     type_and_checks,
 )
 
+OF_SAMPLING = ("temperature", "top_k", "top_p", "seed")
+Temperature = Annotated[
+    float, Check(lambda x: 1e-6 <= x <= 1e6, "at least 1e-6 and at most 1e6")
+]
 Share = Annotated[float, Check(lambda x: 0 < x <= 1, "above 0 and at most 1")]
 
 
@@ -39,9 +45,7 @@ class Search:
     ]
     n_best: Annotated[Positive[int], "translations of each sentence, best first"] = 1
     sample: Annotated[bool, "sample translations instead of searching"] = False
-    temperature: Annotated[Positive[float], "of --sample; below 1 is more careful"] = (
-        1.0
-    )
+    temperature: Annotated[Temperature, "of --sample; below 1 is more careful"] = 1.0
     top_k: Annotated[
         NotNegative[int], "--sample from the K likeliest pieces, 0 = from all"
     ] = 0
@@ -56,8 +60,33 @@ class Search:
                     raise UserError(
                         f"{name}: expected {check.expected}, got {value!r}; change it"
                     )
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UserError(
+                    f"{name}: expected a finite number, got {value!r}; change it"
+                )
+        for name in OF_SAMPLING:
+            if not self.sample and getattr(self, name) != getattr(Search, name):
+                raise UserError(
+                    f"{name}: expected with sample=True only; add that or leave {name} "
+                    "out"
+                )
         if not self.sample and self.n_best > self.beam:
             raise UserError(
                 f"expected n_best of at most beam = {self.beam}, got {self.n_best}; "
                 "use a larger beam"
             )
+
+
+def changed(usual: Search, changes: Mapping[str, Any]) -> Search:
+    """Return a search with some settings changed, None = unchanged.
+
+    Raises:
+      UserError: for a change without effect, and for a value out of range.
+    """
+    given = {name: value for name, value in changes.items() if value is not None}
+    if given.get("sample") and "beam" in given:
+        raise UserError(
+            "beam: expected with sample=False only; n_best is how many samples are "
+            "drawn; leave beam out"
+        )
+    return dataclasses.replace(usual, **given)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from transformer.config import UserError
+from transformer.files.lines import one_line
 from transformer.metrics.heads import pharaoh
 from transformer.parallel import hosts, sizes
 from transformer.translate import Translation, load
@@ -33,6 +34,8 @@ def translate_stream(
 ) -> None:
     """Translate lines of text, one out for one in (``n_best`` out for one in).
 
+    What ends a line in a translation becomes a space, and between fields a tab too.
+
     Args:
       workdir: folder of the run.
       lines: without their end; read some thousands at a time.
@@ -53,15 +56,18 @@ def translate_stream(
         ):
             missing = [Translation("", found[0].score, 0.0, [])] * (count - len(found))
             every += [(line, one) for one in [*found, *missing]]
+        written = [one_line(one.text) for _, one in every]
+        if scores or alignments:
+            written = [text.replace("\t", " ") for text in written]
         links = [""] * len(every)
         if alignments:
             targets = [one.ids for _, one in every]
             found_links = translator.alignments([s for s, _ in every], targets, layer)
             links = [f"\t{pharaoh(pairs)}" for pairs in found_links]
-        for (_, one), link in zip(every, links, strict=True):
+        for (_, one), text, link in zip(every, written, links, strict=True):
             prefix = f"{one.score:.4f}\t" if scores else ""
             if hosts.primary():
-                output.write(f"{prefix}{one.text}{link}\n")
+                output.write(f"{prefix}{text}{link}\n")
         output.flush()
         first += len(chunk)
 

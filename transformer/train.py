@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import json
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -15,18 +14,20 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from transformer import config, models, objective, parallel
-from transformer.config import Config, UserError
+from transformer import config, fitting, models, objective, parallel
+from transformer.config import Config
 from transformer.data import batches
-from transformer.evaluate import evaluate
+from transformer.evaluate import evaluate_held
 from transformer.nn import optimizer
-from transformer.parallel import hosts, sizes
+from transformer.parallel import hosts, memory, sizes
 from transformer.prepare import Prepared, prepare
 from transformer.programs import compile_step
+from transformer.run import folder
 from transformer.run.checkpoints import Checkpoints
+from transformer.run.history import Claim
 from transformer.run.keeper import Keeper
 from transformer.run.meter import Meter
-from transformer.run.records import NoRecords, Records, announce, write_json
+from transformer.run.records import NoRecords, Records, announce
 from transformer.run.stop import Signals, handled
 from transformer.step import init_state
 
@@ -53,12 +54,24 @@ def train(
       The path of results.json, or None where the run was stopped by SIGTERM.
 
     Raises:
-      UserError: if the workdir belongs to another configuration, the data cannot be
-        used, or ``optimizer.nonfinite_limit`` steps in a row were not finite.
+      UserError: if the workdir belongs to another configuration or another process
+        works in it, the data cannot be used, ``optimizer.nonfinite_limit`` steps in a
+        row were not finite, or what was trained predicts nothing finite.
     """
-    log = hosts.once(log)
+    folder.check_writable(workdir)
+    with hosts.holding(workdir):
+        return _train(settings, workdir, hosts.once(log), feed)
+
+
+def _train(
+    settings: Config,
+    workdir: Path,
+    log: Callable[[str], None],
+    feed: Callable[..., Iterator[tuple[int, list[batches.Batch]]]],
+) -> Path | None:
     mesh = parallel.make_mesh(settings.parallel, jax.devices())
     parallel.check(settings, mesh.shape)
+    fitting.check_sizes(settings)
     adopt_config(settings, workdir)
     try:
         with handled([signal.SIGTERM], _terminate):
@@ -68,35 +81,38 @@ def train(
         sized = sizes.here(settings, prepared.vocabulary.target.size)
         log(sizes.line(sized))
         it = _Run(sized, settings, workdir, mesh, prepared, plan, log)
-        if not it.train(feed):
-            return None
+        with memory.enough(*fitting.STEP):
+            if not it.train(feed):
+                return None
         with handled([signal.SIGTERM], _terminate):
-            return evaluate(workdir, log=log)
+            return evaluate_held(workdir, log=log)
     except _Terminated:
         log("stopped; the same command resumes")
         return None
 
 
 def adopt_config(settings: Config, workdir: Path) -> None:
-    """Write config.json, or check that it holds the same where checkpoints are.
+    """Write config.json, or check where checkpoints are that the run may go on with it.
 
-    A run may go on on other devices: ``device`` and ``parallel`` may change.
+    It may on other devices, for more steps, and with all else that changes no number of
+    the steps that were made, see ``config.other_steps``.
     Before the first checkpoint there is nothing that another configuration could spoil:
     a run that failed on its data, say, can be mended in the same workdir.
     """
-    path = workdir / "config.json"
     with Checkpoints(workdir / "checkpoints", settings.train.keep) as checkpoints:
-        begun = bool(checkpoints.steps())
-    if begun and path.exists():
-        old = config.resolve_saved(json.loads(path.read_bytes()))
-        changes = config.other_run(old, settings)
-        if changes:
-            raise UserError(
-                f"{workdir} belongs to another configuration; expected the same, got "
-                f"{'; '.join(changes)}; choose another workdir or change it back"
-            )
+        if steps := checkpoints.steps():
+            old = _old_settings(settings, workdir, checkpoints)
+            folder.check_same_run(workdir, old, settings, steps[-1])
     if hosts.primary():
-        write_json(path, dataclasses.asdict(settings))
+        folder.write_settings(workdir, settings)
+
+
+def _old_settings(settings: Config, workdir: Path, checkpoints: Checkpoints) -> Config:
+    """Return the configuration of a run, of its last checkpoint if the file is gone."""
+    if (workdir / "config.json").exists():
+        return folder.read_settings(workdir)
+    saved = checkpoints.metadata().get("config")
+    return config.resolve_saved(saved) if saved else settings
 
 
 def _introduce(
@@ -150,6 +166,10 @@ class _Run:
         shapes = jax.eval_shape(draw)
         abstract = parallel.placed(self.mesh, model.partition, shapes)
         parallel.check_divides(self.mesh.shape, model.partition, abstract.params)
+        fitting.check_state(abstract)
+        shards = parallel.row_shards(self.mesh.shape)
+        fitting.check_batches(settings, abstract, self.plan.shapes, shards)
+        fitting.check_decoding(settings, model)
         with (
             Signals() as signals,
             Checkpoints(
@@ -177,13 +197,13 @@ class _Run:
             train_step.begin(self._shapes(start, stop))
             state, tokens = keeper.begin(draw, self.log)
             first = done = int(state.step)
-            keeper.record(tokens)
             rows = functools.partial(parallel.local_rows, self.mesh)
             due, stopping = (
                 _Due(settings.train, self.mesh, done),
                 hosts.Votes(self.mesh),
             )
-            with self._records(done) as records:
+            record = functools.partial(keeper.record, tokens)
+            with self._records(done, record) as records:
                 meter, stopped = Meter(settings, records, tokens), False
                 for step, parts in feed(self.plan, done, total, rows):
                     placed = [parallel.place_rows(self.mesh, part) for part in parts]
@@ -203,7 +223,7 @@ class _Run:
                         if validate:  # what the clock decides is no metric
                             meter.validated(done, nll)
                         if save:
-                            keeper.save(state, done, meter.tokens, nll)
+                            keeper.save(state, done, meter.tokens, nll, records.claim())
                             due.saved(done)
                         meter.restart()
                     stopped = stopping.cast(bool(signals.received))
@@ -212,21 +232,29 @@ class _Run:
                 if stopped or stopping.cast(bool(signals.received)):
                     meter.read()
                     if due.last != done:  # one that is kept must not become temporary
-                        keeper.save(state, done, meter.tokens, None, temporary=True)
+                        keeper.save(
+                            state,
+                            done,
+                            meter.tokens,
+                            None,
+                            records.claim(),
+                            temporary=True,
+                        )
                     checkpoints.wait()
                     self.log(
                         f"stopped at step {done:,}; the same command resumes from there"
                     )
                     signals.interrupt_if_asked()
                     return False
-            checkpoints.wait()
-            keeper.record(meter.tokens, ended=True)
+                checkpoints.clean()
+                keeper.record(meter.tokens, records.claim(), ended=True)
         return True
 
-    def _records(self, done: int) -> Records:
+    def _records(self, done: int, record: Callable[[Claim], None]) -> Records:
         if not hosts.primary():
             return NoRecords()
-        return Records(self.workdir, self.settings.train.steps, done, self.log)
+        total = self.settings.train.steps
+        return Records(self.workdir, total, done, self.log, record)
 
     def _shapes(self, start: int, stop: int) -> list[batches.Shape]:
         """Return the shapes of the batches of steps start .. stop - 1, each once."""

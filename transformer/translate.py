@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,16 +13,17 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-from transformer import config, decode, models, objective, parallel
+from transformer import decode, fitting, models, objective, parallel
 from transformer.config import Config, UserError
 from transformer.data.batches import Group, in_order
 from transformer.data.tokenizers import Vocabulary, load_vocabulary
 from transformer.ids import BOS, EOS, PAD
 from transformer.metrics.heads import align
 from transformer.models import Model
-from transformer.parallel import hosts, sizes
-from transformer.run.checkpoints import Checkpoints
-from transformer.search import Search
+from transformer.parallel import hosts, memory, sizes
+from transformer.run import folder
+from transformer.run.checkpoints import Checkpoints, check_vocabulary, steps_in
+from transformer.search import Search, changed
 
 _LOGIT_TOKENS = 1024  # padded target tokens of which all logits are held, when scoring
 _WEIGHT_TOKENS = 1024  # padded tokens per side of which all attention weights are held
@@ -100,9 +100,7 @@ class Translator:
     def search(self, **changes: Any) -> Search:
         """Return the configured search with some settings changed, None = unchanged."""
         usual = self.settings.decode
-        search = Search(usual.beam, usual.alpha, usual.length_penalty)
-        given = {name: value for name, value in changes.items() if value is not None}
-        return dataclasses.replace(search, **given)
+        return changed(Search(usual.beam, usual.alpha, usual.length_penalty), changes)
 
     def translate(self, lines: Sequence[str], **search: Any) -> list[str]:
         """Translate sentences.
@@ -314,7 +312,12 @@ class Translator:
         length = source.shape[1] + extra
         padded = np.zeros(len(source), np.uint32)
         padded[: len(numbers)] = numbers
-        found = search(
+        rows = len(source) // self.mesh.size
+        check = fitting.SearchCheck(
+            self.settings, self.model, how, rows, source.shape[1], length
+        )
+        check.before(self._variables)
+        arguments = (
             dataclasses.replace(how, seed=0),  # one program for all seeds
             self.model,
             self.mesh,
@@ -323,9 +326,12 @@ class Translator:
             source,
             limits.astype(np.int32),
             padded,
-            np.uint32(how.seed % 2**32),
+            np.uint32(how.seed),
         )
-        found = hosts.fetch(found)
+        with memory.enough(*fitting.search_memory(how)):
+            # What is compiled here is what the call runs.
+            check.compiled(search.lower(*arguments).compile())
+            found = hosts.fetch(search(*arguments))
         return [self._read(found, row, how.n_best) for row in range(len(numbers))]
 
     def _read(
@@ -435,15 +441,9 @@ def open_run(workdir: Path) -> tuple[Config, Vocabulary]:
     Raises:
       UserError: if there is no run in the folder.
     """
-    path = workdir / "config.json"
-    if not path.is_file():
-        raise UserError(
-            f"{workdir}: expected the folder of a training run, found no config.json; "
-            "run transformer train first"
-        )
-    settings = config.resolve_saved(json.loads(path.read_bytes()))
-    folder = Path(settings.data.prepared or workdir / "corpus")
-    return settings, load_vocabulary(folder)
+    settings = folder.read_settings(workdir)
+    corpus = Path(settings.data.prepared or workdir / "corpus")
+    return settings, load_vocabulary(corpus)
 
 
 def load(
@@ -468,16 +468,12 @@ def load(
     """
     workdir, warn = Path(workdir), hosts.once(warn)
     settings, vocabulary = open_run(workdir)
-    folder = workdir / "checkpoints"
-    if step is None and (workdir / "averaged").is_dir():
-        folder = workdir / "averaged"
+    place, remedy = workdir / "checkpoints", "choose another workdir"
+    if step is None and steps_in(workdir / "averaged"):
+        place, remedy = workdir / "averaged", "transformer average makes it anew"
     abstract = abstract_params(settings, vocabulary)
-    with Checkpoints(folder, settings.train.keep, warn) as checkpoints:
+    with Checkpoints(place, settings.train.keep, warn, remedy) as checkpoints:
         _, tree, metadata = checkpoints.restore({"params": abstract}, step)
-    if metadata["vocabulary"] != vocabulary.digest:
-        raise UserError(
-            f"{folder}: expected vocabulary {metadata['vocabulary'][:12]}, got "
-            f"{vocabulary.digest[:12]}; bring back the corpus it was trained with"
-        )
+    check_vocabulary(place, metadata, vocabulary.digest)
     settings = sizes.here(settings, vocabulary.target.size, beam)
     return Translator(settings, vocabulary, tree["params"], warn)

@@ -21,6 +21,7 @@ from sizes import EOS, Size
 
 import transformer
 from transformer import config, parallel
+from transformer.data.sources.text import read_lines
 from transformer.nn.positions import POSITIONS
 from transformer.translate import Translator
 
@@ -74,7 +75,7 @@ def read_sentences(path: Path) -> list[str]:
     Raises:
       UserError: if one has no text: peers would translate it, this project does not.
     """
-    lines = path.read_text("utf-8").removesuffix("\n").split("\n")
+    lines = list(read_lines(path))
     for number, line in enumerate(lines, 1):
         if not line.strip():
             raise config.UserError(

@@ -24,10 +24,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from transformer import models, parallel
+from transformer.files.whole import write_json
 from transformer.nn import attention, dropout, hardware
 from transformer.run.checkpoints import Checkpoints
+from transformer.run.history import read_metrics
 from transformer.run.provenance import machine
-from transformer.run.records import read_metrics, write_json
 from transformer.step import init_state
 from transformer.tools import datasheets
 from transformer.tools.bench.clock import measure

@@ -1,49 +1,22 @@
 """The command line: every mistake of a user is one line and exit code 2."""
 
 import dataclasses
-import io
 import os
 import subprocess
 import sys
-import types
 
 import pytest
-from support.calls import error
-from support.configs import base
+from support.calls import error, programme
 from support.paths import EXPERIMENTS, ROOT
 
 import transformer
-from transformer import config, parallel
+from transformer import parallel
 from transformer.cli import main as cli
 from transformer.config import UserError
 from transformer.search import Search
 
+pytestmark = pytest.mark.usefixtures("started")
 BASE = f"--config={EXPERIMENTS / 'base.py'}"
-
-
-@pytest.fixture(autouse=True)
-def started(monkeypatch):
-    """Leave the devices of this process alone; record what was asked for."""
-    devices = []
-
-    def start(device):
-        devices.append(device)
-        return f"devices: {device}"
-
-    monkeypatch.setattr(parallel, "start", start)
-    return devices
-
-
-def programme(monkeypatch, name, **functions):
-    monkeypatch.setitem(
-        sys.modules, f"transformer.{name}", types.SimpleNamespace(**functions)
-    )
-
-
-@pytest.fixture
-def trained(tmp_path):
-    (tmp_path / "config.json").write_text(config.to_json(base()))
-    return tmp_path
 
 
 # ---- help ----------------------------------------------------------------------------
@@ -105,61 +78,6 @@ def test_an_unknown_command_suggests_the_nearest(capsys):
 
 
 @pytest.mark.parametrize(
-    "arguments, expected",
-    [
-        (["train", "--wrokdir=x"], "'wrokdir'. Did you mean: workdir ?"),
-        (["train", BASE], "train: expected --workdir: folder of the run; add it"),
-        (["train", "--workdir=x"], "train: expected --config: FILE.py"),
-        (["train", "x"], "train: expected flags only, got 'x'"),
-        (["train", "--config"], "Missing value for flag --config"),
-        (["evaluate", "--split=train"], "should be one of <test|validation>"),
-        (["evaluate", "--step=last"], "flag --step=last: "),
-        (["translate", "--beam=0"], "--beam=0: expected a number greater than 0; see"),
-        (["translate", "--beam=many"], "flag --beam=many: "),
-        (["translate", "--length_penalty=lenpen"], "one of <gnmt|power>"),
-        (["translate", "--top_p=-0.1"], "--top_p=-0.1: expected above 0 and at most 1"),
-        (["translate", "--scores=perhaps"], "--scores=perhaps: "),
-        (["average", "--last=0"], "flag --last=0: "),
-        (["check"], "expected either --workdir or --config"),
-        (["check", BASE, "--workdir=x"], "expected either --workdir or --config"),
-        (["params", "--config=none.py"], "got none.py, which is not there"),
-        (["params", f"--config={EXPERIMENTS}"], "expected a Python file such as"),
-        (["params", f"{BASE}:as_ran"], "expected :as_written or :as_run, got :as_ran"),
-        (
-            ["params", f"{BASE[:-7]}big.py:x"],
-            "big.py: expected no variant, got :x; lea",
-        ),
-        (["params", BASE, "--config.model.head=4"], "got model.head; did you mean mod"),
-        (["params", BASE, "--config.zzz=4"], "got zzz; see the config file"),
-        (
-            ["params", BASE, "--config.model=4"],
-            "expected a key of the config file, got",
-        ),
-        (["params", BASE, "--noconfig.model.biass"], "got model.biass; did you mean"),
-        (
-            ["params", BASE, "--config.model.heads=four"],
-            "config: model.heads: expected a value of type int, got 'four'; change it",
-        ),
-        (["params", BASE, "--config.model.heads=4.5"], "expected a value of type int"),
-        (
-            ["params", BASE, "--config.model.dropout=x"],
-            "expected a value of type float",
-        ),
-        (["params", BASE, "--config.model.attention_bias=x"], "a value of type bool"),
-        (["params", BASE, "--config.model.heads=-1"], "expected a number greater than"),
-        (["params", BASE, "--config.model.d_ff=0"], "expected a number greater than 0"),
-        (
-            ["params", BASE, "--config.device=gpus"],
-            "expected one of any, cpu, gpu, tpu",
-        ),
-        (["params", "--config.seed=1", BASE], "before a value for --config"),
-    ],
-)
-def test_mistakes_in_flags(capsys, arguments, expected):
-    assert expected in error(capsys, *arguments)
-
-
-@pytest.mark.parametrize(
     "text, expected",
     [
         ("def get_config(:", "line 1: SyntaxError: invalid syntax"),
@@ -168,6 +86,10 @@ def test_mistakes_in_flags(capsys, arguments, expected):
         ("def get_config():\n  return 1 + 'a'", "line 2: TypeError: unsupported"),
         ("def get_config():\n  open('/no/such')", "line 2: FileNotFoundError: "),
         ("x = 1", "no attribute 'get_config'"),
+        ("import sys\nsys.exit(3)", "line 2: SystemExit: 3; mend the file"),
+        ("def get_config():\n  exit()", "line 2: SystemExit: None; mend the file"),
+        ("def get_config():\n  int('x')", "line 2: ValueError: invalid literal"),
+        ("raise BaseException('a\\nb')", "line 1: BaseException: a b; mend the file"),
         ("def get_config():\n  pass", "to return a ConfigDict, got NoneType"),
         ("def get_config():\n  return 3", "to return a ConfigDict, got int"),
         (
@@ -182,17 +104,27 @@ def test_mistakes_in_a_config_file(capsys, tmp_path, text, expected):
     assert expected in error(capsys, "params", f"--config={tmp_path / 'mine.py'}")
 
 
+def test_a_config_file_is_known_by_its_name(capsys, tmp_path):
+    (tmp_path / "mine").write_text("x = 1")
+    text = error(capsys, "params", f"--config={tmp_path / 'mine'}")
+    assert text.startswith("--config: expected a file name that ends in .py, got ")
+
+
 @pytest.mark.parametrize("name", ["evaluate", "translate", "score", "average", "check"])
 def test_a_folder_without_a_run(capsys, tmp_path, name):
     more = ["--source=a", "--target=b"] if name == "score" else []
     text = error(capsys, name, f"--workdir={tmp_path / 'none'}", *more)
-    assert text.startswith("--workdir: expected the folder of a training run, got ")
+    assert "/none: expected the folder of a training run, found no config.json" in text
     assert text.endswith("run transformer train first")
 
 
 def test_processes_without_what_they_need(capsys, tmp_path, trained):
-    text = error(capsys, "train", BASE, f"--workdir={tmp_path}", "--num_processes=2")
-    assert "add --coordinator=HOST:PORT of process 0" in text
+    call = ["train", BASE, f"--workdir={tmp_path}"]
+    text = error(capsys, *call, "--num_processes=2")
+    assert text.startswith("--num_processes: expected with --coordinator only; add")
+    more = ["--coordinator=here:1", "--num_processes=2", "--process_id=2"]
+    text = error(capsys, *call, *more)
+    assert text.startswith("--process_id: expected a number below --num_processes")
     text = error(capsys, "translate", f"--workdir={trained}", "--coordinator=auto")
     assert "expected --input with it, a file that every process can read" in text
 
@@ -203,7 +135,7 @@ def test_a_damaged_config_json(capsys, trained):
         capsys, "evaluate", f"--workdir={trained}"
     )
     (trained / "config.json").write_text("[]")
-    assert "expected a group of keys" in error(
+    assert "expected a JSON object, got a list" in error(
         capsys, "evaluate", f"--workdir={trained}"
     )
     (trained / "config.json").write_text("{}")
@@ -215,16 +147,6 @@ def test_a_workdir_that_cannot_be_written(capsys, tmp_path):
     for place in ("file", "file/below"):
         text = error(capsys, "train", BASE, f"--workdir={tmp_path / place}")
         assert text.startswith("--workdir: expected a folder that can be written, got ")
-
-
-def test_files_that_cannot_be_opened(capsys, monkeypatch, trained):
-    programme(monkeypatch, "stream", translate_stream=pytest.fail)
-    call = ["translate", f"--workdir={trained}"]
-    assert "expected a text file, got nowhere" in error(
-        capsys, *call, "--input=nowhere"
-    )
-    bad = f"--output={trained / 'no' / 'folder'}"
-    assert "expected a file that can be written" in error(capsys, *call, bad)
 
 
 def test_an_accelerator_that_is_absent(capsys, monkeypatch, tmp_path):
@@ -305,34 +227,6 @@ def test_a_config_file_may_import_the_one_beside_it(monkeypatch, tmp_path):
     assert calls[0][0].name == "child" and sys.path == path
 
 
-def test_text_keeps_its_lines(monkeypatch, capsys, trained):
-    def translate_stream(workdir, source, output, **options):
-        assert workdir == trained
-        seen.extend(source)
-        print("ä\u2028b", file=output)
-
-    seen: list[str] = []
-    programme(monkeypatch, "stream", translate_stream=translate_stream)
-    text = "a\u2028b\x0b c\r\n\n ä ".encode()
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-    call = ["translate", f"--workdir={trained}"]
-    assert cli.main(call) == 0
-    assert seen == ["a\u2028b\x0b c\r", "", " ä "]
-    assert capsys.readouterr().out == "ä\u2028b\n"
-    seen.clear()
-    (trained / "in").write_bytes(text)
-    call += [f"--input={trained / 'in'}", f"--output={trained / 'out'}"]
-    assert cli.main(call) == 0
-    assert seen == ["a\u2028b\x0b c\r", "", " ä "]
-    assert (trained / "out").read_bytes() == "ä\u2028b\n".encode()
-    (trained / "in").write_bytes(b"good\nb\xffd\n")
-    seen.clear()
-    assert cli.main(call) == 2
-    assert "in, line 2: expected UTF-8, got invalid start byte at byte 1" in (
-        capsys.readouterr().err
-    )
-
-
 def test_what_evaluate_average_score_and_check_are_asked(monkeypatch, trained, capsys):
     asked: list = []
 
@@ -386,13 +280,15 @@ def test_translate_has_a_flag_for_each_field_of_a_search(monkeypatch, trained, c
         **{"top_p": 1.0, "seed": 0},
     }
     assert set(asked[-1]) - set(names) == {"step", "scores", "alignments", "layer"}
-    assert cli.main([*call, "--beam=2", "--sample", "--alpha=1", "--layer=3"]) == 0
-    assert (asked[-1]["beam"], asked[-1]["sample"]) == (2, True)
-    assert (asked[-1]["alpha"], asked[-1]["layer"]) == (1.0, 3)
+    aligned = ["--beam=2", "--alpha=1", "--alignments", "--layer=3"]
+    assert cli.main([*call, *aligned]) == 0
+    assert (asked[-1]["beam"], asked[-1]["alpha"], asked[-1]["layer"]) == (2, 1.0, 3)
+    assert cli.main([*call, "--sample", "--seed=4294967295", "--top_k=2"]) == 0
+    assert (asked[-1]["sample"], asked[-1]["seed"]) == (True, 2**32 - 1)
     capsys.readouterr()
-    assert "--seed=-1: expected 0 or more and less than" in error(
-        capsys, *call, "--seed=-1"
-    )
+    for seed in ("-1", "4294967296", "18446744073709551616"):
+        text = error(capsys, *call, "--sample", f"--seed={seed}")
+        assert "--seed: expected a whole number, 0 or more and less than 2^32" in text
     assert cli.main(["translate", "--help"]) == 0
     text = capsys.readouterr().out
     assert "--length_penalty=gnmt|power" in text
@@ -435,6 +331,16 @@ def test_a_reader_that_goes_away_is_no_error():
             cwd=ROOT,
         )
     assert result.returncode == 141 and result.stderr == b""
+
+
+@pytest.mark.parametrize("closed, code", [(">&-", 2), ("2>&-", 0), (">/dev/full", 2)])
+def test_a_stream_that_is_closed_or_full(closed, code):
+    command = f"exec {sys.executable} -m transformer --help {closed}"
+    result = subprocess.run(["sh", "-c", command], capture_output=True, cwd=ROOT)
+    wanted = b"transformer: error: " if code else b""
+    assert result.returncode == code and result.stderr.startswith(wanted)
+    assert result.stderr.count(b"\n") == bool(code)
+    assert (b"usage: transformer" in result.stdout) == (code == 0)
 
 
 START = """

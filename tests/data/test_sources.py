@@ -280,6 +280,7 @@ _TFDS = """
     assert "\\n" not in error(train="dev")
     wmt = source(name="wmt14_translate/de-en")  # known although never imported here
     assert wmt._builder.name == "wmt14_translate"
+    assert wmt._builder.url_infos  # what a download begins with
     assert "tensorflow" not in sys.modules
 """
 

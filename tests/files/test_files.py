@@ -166,6 +166,7 @@ def test_the_second_is_told_of_the_first_and_a_killed_one_holds_nothing(tmp_path
     holder = subprocess.Popen(
         [sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE, text=True
     )
+    assert holder.stdout
     with holder:
         assert holder.stdout.readline() == "held\n"
         with (

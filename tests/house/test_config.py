@@ -172,6 +172,50 @@ def test_no_float_may_be_infinite_or_no_number(key, value):
     assert said.endswith(f", got {value}; change it")
 
 
+@pytest.mark.parametrize("key", FLOATS)
+@pytest.mark.parametrize("value", [10**400, -(10**400), 1e39])
+def test_no_float_may_be_beyond_float32(key, value):
+    assert f"{key}: expected " in (said := error({key: value}))
+    assert said.endswith(f", got {value}; change it")
+
+
+INTS = [k for k, v in config.flatten(base()).items() if type(v) is int]
+
+
+@pytest.mark.parametrize("key", INTS)
+@pytest.mark.parametrize("value", [2**32, 2**63, 2**64, 10**30])
+def test_no_whole_number_may_be_beyond_what_a_device_counts(key, value):
+    limit = "0 or more and less than 2^32" if key == "seed" else "less than 2^31"
+    said = f"config: {key}: expected {limit}, got {value}; change it"
+    assert error({key: value}) == said
+
+
+def test_2_to_31_is_one_too_many():
+    assert "train.steps: expected less than 2^31" in error({"train.steps": 2**31})
+
+
+def test_the_largest_whole_numbers_are_taken():
+    largest = {"train.steps": 2**31 - 1, "batch.tokens": 2**31 - 1, "seed": 2**32 - 1}
+    assert config.flatten(base(**largest)).items() >= largest.items()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "/a", "a/", "a//b", "../a", "a/../b", "a/./b", "a\\..\\b"]
+    + ["a\n", "\x1b[2J", "a\0b"],
+)
+def test_a_name_that_could_leave_its_folder_is_refused(name):
+    assert error({"name": name}) == (
+        "config: name: expected a name such as base or table3/base, without .. and "
+        f"empty parts, got {name!r}; change it"
+    )
+
+
+@pytest.mark.parametrize("name", ["base", "table3/A_h1/wmt14/x0.5", "..a", "größer 2"])
+def test_other_names_are_taken(name):
+    assert base(name=name).name == name
+
+
 @dataclasses.dataclass(frozen=True)
 class Toy(config.Model):
     """Another family of models."""

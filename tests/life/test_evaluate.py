@@ -22,6 +22,7 @@ from transformer import train as training
 from transformer.config import UserError
 from transformer.data.sources import number_words
 from transformer.evaluate import average, evaluate, steps_to_average
+from transformer.files import lock
 from transformer.ids import BOS
 from transformer.metrics import bleu
 from transformer.objective import corpus_sums
@@ -233,12 +234,22 @@ def test_an_average_is_for_inference_only(run):
         training.train(longer, run, log=lambda line: None)
 
 
+def contents(run: Path) -> dict[str, bytes]:
+    """Return the run's results and averaged checkpoint."""
+    files = [run / "results.json", *(run / "averaged").rglob("*")]
+    return {str(path): path.read_bytes() for path in files if path.is_file()}
+
+
 def test_another_step_and_split_are_evaluated(run):
-    evaluate(run, "validation", step=30, average=1, log=lambda line: None)
-    found = results(run)
+    before = contents(run)
+    path = evaluate(run, "validation", step=30, average=1, log=lambda line: None)
+    assert path == run / "results" / "validation_step30_average1.json"
+    found = json.loads(path.read_text())
     assert (found["split"], found["step"]) == ("validation", 30)
     assert found["averaged_steps"] == [30] and "average" not in found
     assert len(found["sentences"]) == PAIRS["validation"]
+    # What report reads and what translate takes stays that of the run's end.
+    assert contents(run) == before
     prepared = prepare(SETTINGS, run)
     model, corpus = models.make(SETTINGS, *prepared.vocabulary.sizes), prepared.corpora
     settings = sizes.here(SETTINGS, prepared.vocabulary.target.size)
@@ -246,6 +257,26 @@ def test_another_step_and_split_are_evaluated(run):
     assert found["last"]["nll"] == pytest.approx(
         sums["nll"] / sums["weight"], rel=1e-12
     )
+
+
+@pytest.mark.parametrize(
+    "split, step, average, name",
+    [
+        ("validation", None, None, "validation_step40_average2"),
+        ("test", 30, None, "test_step30_average2"),
+        ("test", None, 3, "test_step40_average3"),
+        ("test", 40, 2, "test_step40_average2"),  # the usual one, spelt out
+    ],
+)
+def test_each_evaluation_has_its_results(run, split, step, average, name):
+    before, usual = contents(run), name == "test_step40_average2"
+    shutil.rmtree(run / "results")
+    path = evaluate(run, split, step, average, log=lambda line: None)
+    kept = run / "results" / f"{name}.json"
+    assert [*(run / "results").iterdir()] == [kept]
+    assert path == (run / "results.json" if usual else kept)
+    assert (contents(run) == before) is not usual
+    assert results(run)["averaged_steps"] == [30, 40]
 
 
 @pytest.mark.parametrize(
@@ -259,6 +290,22 @@ def test_another_step_and_split_are_evaluated(run):
 def test_checkpoints_that_are_not_there(run, arguments, wanted):
     with pytest.raises(UserError, match=wanted):
         evaluate(run, log=lambda line: None, **arguments)
+
+
+@pytest.mark.parametrize("work", [evaluate, average])
+def test_a_held_workdir_is_refused(run, work):
+    before = contents(run)
+    with lock.holding(run), pytest.raises(UserError, match="no other process works in"):
+        work(run, log=lambda line: None)
+    assert contents(run) == before
+
+
+def test_a_lost_or_damaged_average_is_told(run):
+    (run / "averaged" / "40" / "digests.json").unlink()
+    with pytest.raises(UserError, match="averaged, .*transformer average makes"):
+        transformer.load(run, warn=lambda line: None)
+    (run / "averaged" / "40").rename(run / "averaged" / "40.saving")  # by a kill
+    assert_same_params(transformer.load(run).params, saved_params(run, 40))
 
 
 def test_an_older_best_checkpoint_is_not_averaged(tmp_path):
@@ -275,7 +322,8 @@ def test_an_older_best_checkpoint_is_not_averaged(tmp_path):
 
 def test_uneven_intervals_are_reported(run):
     with Checkpoints(run / "checkpoints", 3) as saved:
-        saved.save(43, {"params": saved_params(run, 40)}, {}, 9.0)
+        trained_with = {"vocabulary": open_run(run)[1].digest}
+        saved.save(43, {"params": saved_params(run, 40)}, trained_with, 9.0)
     said: list[str] = []
     average(run, 3, log=said.append)
     assert said == [
@@ -291,8 +339,17 @@ def test_a_run_with_another_vocabulary_is_not_loaded(run):
         transformer.load(run).params,
         {"vocabulary": "0123456789ab"},
     )
-    with pytest.raises(UserError, match="expected vocabulary 0123456789ab, got"):
+    with pytest.raises(UserError, match="expected vocabulary 0123456789ab, "):
         transformer.load(run)
+
+
+def test_a_run_with_another_vocabulary_is_not_evaluated(run):
+    with Checkpoints(run / "checkpoints", 3) as saved:
+        of_another = {"vocabulary": "0123456789ab"}
+        saved.save(50, {"params": saved_params(run, 40)}, of_another, 9.0)
+    for measured in (evaluate, average):
+        with pytest.raises(UserError, match="50: expected vocabulary 0123456789ab, "):
+            measured(run, log=lambda line: None)
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):

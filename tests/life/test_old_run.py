@@ -7,8 +7,8 @@ import pytest
 from support.paths import TESTS
 from support.runs import lines_of
 
-from transformer import config
 from transformer.evaluate import average, evaluate
+from transformer.run.folder import read_settings
 from transformer.train import train
 from transformer.translate import load
 
@@ -51,7 +51,7 @@ def test_it_is_evaluated_and_averaged_as_it_was(run):
 
 
 def test_its_training_resumes(run):
-    settings = config.resolve_saved(json.loads((run / "config.json").read_bytes()))
+    settings = read_settings(run)
     shutil.rmtree(run / "checkpoints" / "300")
     lines: list[str] = []
     assert train(settings, run, lines.append) is not None

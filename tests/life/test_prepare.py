@@ -20,6 +20,7 @@ from transformer import prepare as preparation
 from transformer.config import UserError
 from transformer.data import sources
 from transformer.data.corpus import Counts
+from transformer.data.sources import Split
 from transformer.files import sealed
 from transformer.prepare import prepare
 
@@ -244,7 +245,7 @@ def test_a_link_to_an_empty_folder_is_filled(tmp_path: pathlib.Path) -> None:
 @pytest.mark.parametrize("kind", ["bytes", "whitespace"])
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_blank_lines_are_nothing_to_measure_with(
-    tmp_path: pathlib.Path, split: str, kind: str
+    tmp_path: pathlib.Path, split: Split, kind: str
 ) -> None:
     write_texts(tmp_path / "text")
     config = text_config(tmp_path / "text", tokenizer_kind=kind, tokenizer_vocab_size=0)
@@ -289,10 +290,15 @@ def test_killed_preparation_is_done_again(tmp_path: pathlib.Path) -> None:
     assert not (tmp_path / "run" / "corpus").exists()
     left = list((tmp_path / "run").iterdir())
     assert len(left) == 1 and ".partial-" in left[0].name
+    pid = left[0].name.rpartition("-")[2]
+    elsewhere = (
+        tmp_path / "run" / f"corpus.partial-elsewhere-{pid}"
+    )  # it may live there
+    elsewhere.mkdir()
     after = prepare(make_config(), tmp_path / "run")
     whole = prepare(make_config(), tmp_path / "whole")
     assert contents(after.folder) == contents(whole.folder)
-    assert list((tmp_path / "run").iterdir()) == [after.folder]
+    assert sorted((tmp_path / "run").iterdir()) == [after.folder, elsewhere]
 
 
 def test_another_run_finishes_first(

@@ -24,39 +24,22 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from support.paths import ROOT
-from support.runs import command, compilations, lines_of, tiny_run
+from support.runs import (
+    checkpoints_of,
+    command,
+    compilations,
+    metrics_of,
+    state_of,
+    tiny_run,
+)
 
-from transformer import config, models, parallel, programs, train
+from transformer import config, parallel, programs, train
 from transformer import step as steps
 from transformer.cli import main as cli
 from transformer.config import Config, UserError
-from transformer.prepare import prepare
-from transformer.run.checkpoints import Checkpoints
+from transformer.run import folder
 
 STEPS = 20
-TIMING = ("seconds", "tokens_per_second")
-
-
-def metrics_of(workdir: Path) -> list[dict[str, Any]]:
-    lines = lines_of(workdir)
-    return [{k: v for k, v in x.items() if k not in TIMING} for x in lines]
-
-
-def state_of(settings: Config, workdir: Path, step: int | None = None):
-    """Return step, metadata and the arrays of a checkpoint by name."""
-    size = prepare(settings, workdir).vocabulary.target.size
-    model = models.make(settings, size, size)
-    abstract = jax.eval_shape(lambda: steps.init_state(settings, model))
-    with Checkpoints(workdir / "checkpoints", settings.train.keep) as checkpoints:
-        found, tree, metadata = checkpoints.restore(abstract._asdict(), step)
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    arrays = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
-    return found, metadata, arrays
-
-
-def checkpoints_of(workdir: Path) -> list[int]:
-    with Checkpoints(workdir / "checkpoints", keep=1) as checkpoints:
-        return checkpoints.steps()
 
 
 def assert_same_end(settings: Config, workdir: Path, unbroken: Path) -> None:
@@ -70,8 +53,7 @@ def assert_same_end(settings: Config, workdir: Path, unbroken: Path) -> None:
         for name, array in arrays.items():
             np.testing.assert_array_equal(array, expected[name], name)
     records = [
-        json.loads((folder / "record.json").read_text())
-        for folder in (workdir, unbroken)
+        json.loads((one / "record.json").read_text()) for one in (workdir, unbroken)
     ]
     assert records[0]["tokens"] == records[1]["tokens"]
     assert all(record["ended"] for record in records)
@@ -100,7 +82,9 @@ def compiled_once(tmp_path_factory):
             "make_train_step",
             lambda *given: kept.setdefault(given[1], make(*given)),
         )
-        patch.setattr(train, "evaluate", lambda workdir, log: workdir / "results.json")
+        patch.setattr(
+            train, "evaluate_held", lambda workdir, log: workdir / "results.json"
+        )
         patch.setattr(parallel, "start", lambda device: f"devices: {device}")
         for name, value in names.items():
             patch.setenv(name.upper(), str(value))
@@ -158,7 +142,7 @@ def resume(settings: Config, workdir: Path) -> list[str]:
     return said
 
 
-@pytest.mark.parametrize("where", ["prepare", "evaluate"])
+@pytest.mark.parametrize("where", ["prepare", "evaluate_held"])
 def test_sigterm_before_and_after_training(
     settings, unbroken, workdir, where, monkeypatch
 ):
@@ -243,11 +227,12 @@ def test_a_finished_run_does_not_train_again(settings, unbroken):
 
 
 def files_of(workdir: Path) -> dict[str, bytes]:
-    """Return what a run must not lose: everything but the record and the events."""
+    """Return what a run must not lose: all but the record, the events and the lock."""
+    others = {"record.json", "tensorboard", "lock"}
     return {
         str(path.relative_to(workdir)): path.read_bytes()
         for path in workdir.rglob("*")
-        if path.is_file() and not {"record.json", "tensorboard"} & set(path.parts)
+        if path.is_file() and not others & set(path.parts)
     }
 
 
@@ -270,8 +255,7 @@ def test_other_devices_are_no_other_configuration(settings, tmp_path):
     spread = dataclasses.replace(settings.parallel, data=1)
     moved = dataclasses.replace(settings, device="cpu", parallel=spread)
     train.adopt_config(moved, tmp_path)
-    saved = json.loads((tmp_path / "config.json").read_text())
-    assert config.resolve(saved) == moved
+    assert folder.read_settings(tmp_path) == moved
     with pytest.raises(UserError, match="got seed: 0 -> 1; choose another workdir"):
         train.adopt_config(dataclasses.replace(moved, seed=1), tmp_path)
 
@@ -281,20 +265,18 @@ def test_a_run_that_never_began_can_be_mended(settings, tmp_path):
     with pytest.raises(UserError, match="expected a file"):
         train.train(dataclasses.replace(settings, data=data), tmp_path, ignore)
     assert stop(settings, tmp_path, 1) in (1, 2)
-    assert config.resolve(json.loads((tmp_path / "config.json").read_text())) == (
-        settings
-    )
+    assert folder.read_settings(tmp_path) == settings
 
 
 def test_another_vocabulary_is_refused(settings, unbroken, tmp_path):
     workdir = tmp_path / "run"
     shutil.copytree(unbroken, workdir)
     shutil.rmtree(workdir / "corpus")
-    folder = tmp_path / "data"
-    shutil.copytree(settings.data.dir, folder)
-    text = (folder / "train.en").read_text(encoding="utf-8")
-    (folder / "train.en").write_text(text.replace("nine", "niner"), encoding="utf-8")
-    data = dataclasses.replace(settings.data, dir=str(folder))
+    texts = tmp_path / "data"
+    shutil.copytree(settings.data.dir, texts)
+    text = (texts / "train.en").read_text(encoding="utf-8")
+    (texts / "train.en").write_text(text.replace("nine", "niner"), encoding="utf-8")
+    data = dataclasses.replace(settings.data, dir=str(texts))
     changed = dataclasses.replace(settings, data=data)
     (workdir / "config.json").write_text(config.to_json(changed))
     before = files_of(workdir / "checkpoints")
@@ -339,9 +321,8 @@ def step_is_written(workdir: Path, step: int) -> Callable[[], bool]:
 
 def a_checkpoint_is_being_written(workdir: Path, after: int) -> Callable[[], bool]:
     def steps() -> Iterator[int]:
-        for path in (workdir / "checkpoints").glob("*"):
-            if not (path / "digests.json").exists():
-                yield int(path.name.split(".")[0])
+        for path in (workdir / "checkpoints").glob("*.*"):
+            yield int(path.name.split(".")[0])
 
     return lambda: any(step > after for step in steps())
 

@@ -36,6 +36,7 @@ from transformer.data import batches
 from transformer.ids import BOS, EOS, PAD
 from transformer.prepare import prepare
 from transformer.run.checkpoints import Checkpoints
+from transformer.run.folder import read_settings
 
 TOKENS = int((BATCH["target"] != PAD).sum())
 
@@ -321,7 +322,9 @@ def run(tmp_path_factory):
     settings = tiny_run(folder, **{"optimizer.scale": 4.0})
     said: list[str] = []
     with pytest.MonkeyPatch.context() as patch, compilations() as logged:
-        patch.setattr(train, "evaluate", lambda workdir, log: workdir / "results.json")
+        patch.setattr(
+            train, "evaluate_held", lambda workdir, log: workdir / "results.json"
+        )
         patch.setattr(programs, "make_train_step", kept_train_step)
         assert train.train(settings, workdir, said.append) == workdir / "results.json"
     return Run(settings, workdir, said, logged, lines_of(workdir))
@@ -425,7 +428,9 @@ def test_a_run_of_two_lengths_a_step_compiles_shapes_not_pairs_of_them(run, tmp_
     settings = tiny_run(Path(run.settings.data.dir), **changes)
     said: list[str] = []
     with pytest.MonkeyPatch.context() as patch, compilations() as logged:
-        patch.setattr(train, "evaluate", lambda workdir, log: workdir / "results.json")
+        patch.setattr(
+            train, "evaluate_held", lambda workdir, log: workdir / "results.json"
+        )
         train.train(settings, tmp_path, said.append)
     for name, count in (("differentiate", 2), ("add", 1), ("update", 1)):
         compiled = [line for line in logged if f"Compiling jit({name})" in line]
@@ -477,8 +482,7 @@ def test_the_record_names_what_made_the_run(run):
     assert record["sizes"] == {"loss.block": 16, "decode.tokens": 4096}
     steps = [line["target_tokens"] for line in run.lines if "loss" in line]
     assert record["tokens"] == sum(steps)
-    saved = json.loads((run.workdir / "config.json").read_text())
-    assert config.resolve(saved) == run.settings
+    assert read_settings(run.workdir) == run.settings
 
 
 def test_a_run_that_blows_up_stops_and_says_what_to_try(run, tmp_path, monkeypatch):

@@ -262,11 +262,21 @@ def test_the_configuration_is_the_usual_search(translator):
         ({"alpha": -0.1}, "alpha: expected 0 or more, got -0.1"),
         ({"alpha": math.nan}, "alpha: expected 0 or more, got nan"),
         ({"length_penalty": "gnmtt"}, "expected one of gnmt, power, got 'gnmtt'"),
-        ({"temperature": 0.0}, "temperature: expected a number greater than 0"),
-        ({"temperature": math.nan}, "temperature: expected a number greater"),
+        ({"temperature": 0.0}, "temperature: expected at least 1e-6 and at most 1e6"),
+        ({"temperature": math.nan}, "temperature: expected at least 1e-6"),
         ({"top_p": 0.0}, "top_p: expected above 0 and at most 1, got 0.0"),
         ({"top_p": 1.1}, "top_p: expected above 0 and at most 1, got 1.1"),
         ({"top_k": -1}, "top_k: expected 0 or more, got -1"),
+        ({"alpha": math.inf}, "alpha: expected a finite number of float32, got inf"),
+        (
+            {"seed": 2**32},
+            "seed: expected 0 or more and less than 2.32, got 4294967296",
+        ),
+        ({"temperature": 0.5}, "temperature: expected with sample=True only; add that"),
+        ({"top_k": 3}, "top_k: expected with sample=True only"),
+        ({"top_p": 0.5}, "top_p: expected with sample=True only"),
+        ({"seed": 1}, "seed: expected with sample=True only"),
+        ({"sample": True, "beam": 2}, "beam: expected with sample=False only"),
     ],
 )
 def test_a_search_that_cannot_be_is_refused(translator, changes, wanted):
@@ -338,6 +348,21 @@ def test_every_line_of_a_stream_gives_n_best_lines(loaded, tmp_path):
         "-1.5000\t2 b",
         "-1.5000\t",  # there was no second one
     ]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\x85", "\u2028", "\u2029", "\f"])
+def test_one_line_is_written_for_one_line(loaded, tmp_path, monkeypatch, end):
+    found = [[Translation(f"a{end}b\tc", -1.5, -3.0, [])]]
+    monkeypatch.setattr(loaded, "hypotheses", lambda lines, first, **_: found)
+    monkeypatch.setattr(loaded, "alignments", lambda *_: [[(0, 1)]])
+
+    def written(**options):
+        output = io.StringIO()
+        stream.translate_stream(tmp_path, ["x"], output, **options)
+        return output.getvalue()
+
+    assert written() == "a b\tc\n"
+    assert written(scores=True, alignments=True) == "-1.5000\ta b c\t0-1\n"
 
 
 def test_a_stream_is_aligned(loaded, tmp_path, monkeypatch):

@@ -33,12 +33,7 @@ RNN = {
     "max_positions": 0,
 }
 RECURRENT = ("cgru", "rnnsearch", "encdec")
-LUONG = [
-    ("dot", "global"),
-    ("general", "local_m"),
-    ("concat", "local_p"),
-    ("location", "global"),
-]
+LUONG = [("general", "global"), ("concat", "local_p")]
 # The smallest sizes of each kind, or KIND:MEMBER, with a vocabulary of 23 rows.
 SMALL: dict[str, dict[str, Any]] = {
     "transformer": {

@@ -452,10 +452,10 @@ def test_damaged_files_are_named(small):
         (
             "metrics.jsonl",
             '{"step": 1\n',
-            "metrics.jsonl: expected one JSON object per",
+            "metrics.jsonl, line 1: expected one JSON object per",
         ),
         ("record.json", "{}", "record.json: expected the key 'vocabulary_digest'"),
-        ("results.json", "{", "results.json: expected JSON: "),
+        ("results.json", "{", "results.json: expected JSON, got: "),
         ("config.json", "{}", "config.json: config: key decode is missing"),
         ("config.json", "[]", "config.json: expected a JSON object"),
     ):
@@ -607,8 +607,8 @@ def test_the_same_runs_make_the_same_report(small, capsys):
     [
         ([], "report: expected --workdir, --static or both; give one"),
         (["--workdir=none"], "none: expected a finished run, found no such folder"),
-        (["--workdir=x", "--format=pdf"], "should be one of <markdown|html|csv>"),
-        (["--workdir=x", "--timed"], "expected --static with --config or --timed"),
+        (["--workdir=x", "--format=pdf"], "one of markdown, html, csv"),
+        (["--workdir=x", "--timed"], "--timed: expected with --static only"),
         (["--static", "--config=none.py"], "got none.py, which is not there"),
     ],
 )

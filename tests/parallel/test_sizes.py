@@ -34,17 +34,28 @@ def test_what_is_small_on_a_cpu_and_where_memory_is_not_known():
 
 def test_by_hand():
     # Positions in the cache: 16 + 4 (16 + 50) = 280, each of 6 layers x 8 heads x 128
-    # numbers; and 3 x 4 rows of 37,000 numbers; for 16 slots.
-    bytes_a_slot = 4 * (280 * 6 * 8 * 128 + 12 * V) / 16
-    assert sizes.bytes_a_slot(BASE, V, 4) == bytes_a_slot == 541_080
+    # numbers; 3 x 4 rows of 37,000 numbers; for each of 4 hypotheses and 4 x 66 slots
+    # the mask and 2 weights of 8 heads; for 16 slots.
+    cached, logits, weights = 280 * 6 * 8 * 128, 12 * V, 4 * 4 * 66 * (2 + 8 * 8)
+    bytes_a_slot = (4 * (cached + logits) + weights) / 16
+    assert sizes.bytes_a_slot(BASE, V, 4) == bytes_a_slot == 545_436
     # 105 GB: logits up to 4 GB are 27,027 rows, in steps of 512 26,624; half of the
-    # memory is 97,028 slots.
+    # memory is 96,253 slots.
     assert taken(105 * 10**9) == (26_624, 65_536)
     assert taken(105 * 10**9, device=Hardware("tpu")) == taken(105 * 10**9)
-    # 16 GB: a sixteenth, 1 GB, is 6,756 rows; half is 14,785 slots.
+    # 16 GB: a sixteenth, 1 GB, is 6,756 rows; half is 14,667 slots.
     assert taken(16 * 10**9) == (6656, 8192)
     # So little that even the least is more than the shares.
-    assert taken(10**8) == (512, 4096)
+    assert taken(23 * 10**8) == (512, 4096)
+
+
+def test_fewer_sentences_where_a_wide_beam_would_not_fit():
+    # 0.1 GB are 183 slots; 24 GB are 252 slots of a beam of 400, 95 MB each.
+    for device in (CPU, GPU):
+        assert taken(10**8, device=device) == (512, 128)
+        assert taken(24 * 10**9, device=device, beam=400)[1] == 128
+        # One sentence of the shortest is tried whatever it takes.
+        assert taken(10**8, device=device, beam=400)[1] == 16
 
 
 def test_the_shares_of_memory_are_kept_and_used():

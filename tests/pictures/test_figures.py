@@ -268,7 +268,10 @@ def test_the_command_draws_each_kind(trained, capsys):
             ["--what=embeddings", "--output=a.png", "--workdir=a,b"],
             "expected one --workdir, got a,b",
         ),
-        (["--what=smoothing", "--output=a.png", "--smoothing=2"], "--smoothing=2"),
+        (["--what=smoothing", "--output=a.png", "--smoothing=2"], "at most 1, got '2'"),
+        (["--what=positions", "--output=a.png", "--d_model=7"], "one even number up"),
+        (["--what=positions", "--output=a.png", "--d_model=4,8"], "one even number up"),
+        (["--what=schedule", "--output=a.png", "--d_model=2147483648"], "below 2^31"),
     ],
 )
 def test_mistakes_are_one_line(trained, capsys, flags, wanted):

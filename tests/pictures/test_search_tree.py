@@ -45,6 +45,11 @@ def test_the_results_are_those_of_the_search(translator, search, sources):
             assert_close(ours, theirs, ROUNDINGS)
 
 
+def test_a_beam_that_no_machine_holds_is_refused(translator):
+    with pytest.raises(UserError, match="beam: expected hypotheses that fit into the"):
+        trace(translator, SOURCES[0], beam=200_000)
+
+
 def test_a_node_adds_one_piece_to_the_node_it_continues(tree):
     assert tree.nodes[0].parent == -1 and tree.nodes[0].ids == ()
     for number, node in enumerate(tree.nodes[1:], start=1):
@@ -102,8 +107,8 @@ def test_the_command(translator, workdir_of, capsys):
     assert cli.main([*call, *more]) == 0
     page = output.read_text(encoding="utf-8")
     assert "<h1>Beam search: ab</h1>" in page and "Beam of 3" in page
-    assert cli.main([*call, "--statistics", "--output=a.html"]) == 2
-    assert "expected --source with --beam" in capsys.readouterr().err
+    assert cli.main([*call, "--output=a.html"]) == 2
+    assert "expected either --source or --statistics" in capsys.readouterr().err
 
 
 def test_rows_of_a_tree_by_hand():

@@ -484,7 +484,7 @@ def test_the_command_writes_pages_pictures_and_tables(trained, capsys):
         (["--source=a"], "ends in .html, .png, .svg, .pdf; got none"),
         (["--source=a", "--output=a.gif"], "got a.gif; give one"),
         (["--source=a", "--output=a.md"], "got a.md; give one"),
-        (["--source=a", "--kind=self", "--output=a.png"], "<encoder|decoder|cross>"),
+        (["--source=a", "--kind=self", "--output=a.png"], "one of encoder, decoder"),
         (["--source=a", "--word=a", "--output=a.html"], "--word: expected --output="),
         (["--statistics", "--input=no_such_file"], "got no_such_file"),
     ],

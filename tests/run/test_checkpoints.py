@@ -120,6 +120,16 @@ def test_the_last_and_the_best_are_kept_across_sessions(tmp_path):
     assert checkpoints.steps() == [7, 8]
 
 
+def test_what_a_kill_left_behind_the_last_save_is_removed(tmp_path):
+    with Checkpoints(tmp_path, keep=9) as checkpoints:
+        for step, metric in enumerate([3.0, 1.0, 2.0, 4.0], start=1):
+            checkpoints.save(step, make_state(step), {}, metric)
+    (tmp_path / "3.removed").mkdir()
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.clean()
+    assert sorted(os.listdir(tmp_path)) == ["2", "4"]  # the best, the last
+
+
 def test_a_temporary_checkpoint_is_replaced_by_the_next(tmp_path):
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         checkpoints.save(10, make_state(10), {})
@@ -135,7 +145,6 @@ def test_a_temporary_checkpoint_is_replaced_by_the_next(tmp_path):
 def test_damage_to_any_file_is_told_and_the_one_before_is_used(tmp_path, damage):
     save_all(tmp_path, [1, 2])
     files = [p for p in (tmp_path / "2").rglob("*") if p.is_file()]
-    files.remove(tmp_path / "2" / "digests.json")  # what tells a whole one
     assert len(files) > 5
     for file in files:
         content = file.read_bytes()
@@ -181,10 +190,10 @@ def test_a_run_that_went_back_replaces_the_damaged_checkpoint(tmp_path):
 
 def test_what_a_kill_left_does_not_count_and_is_cleared_by_the_next_save(tmp_path):
     save_all(tmp_path, [1, 2])
-    (tmp_path / "2" / "digests.json").unlink()
-    (tmp_path / "3.orbax-checkpoint-tmp" / "state").mkdir(parents=True)
+    (tmp_path / "2").rename(tmp_path / "2.saving")  # it was killed before that
+    (tmp_path / "3.saving.orbax-checkpoint-tmp" / "state").mkdir(parents=True)
     (tmp_path / "notes").mkdir()
-    with Checkpoints(tmp_path, keep=3) as checkpoints:
+    with Checkpoints(tmp_path, keep=3, log=pytest.fail) as checkpoints:
         assert checkpoints.steps() == [1]
         assert checkpoints.restore(abstract())[0] == 1
         checkpoints.save(2, make_state(2), {})
@@ -212,27 +221,34 @@ def test_what_is_removed_is_empty_before_and_counts_no_more(tmp_path, monkeypatc
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         checkpoints.save(4, make_state(4), {})
     assert checkpoints.steps() == [3, 4]
-    assert {name.split("/")[0] for name in seen} == {"1", "2"}
+    assert {name.split("/")[0] for name in seen} == {"1.removed", "2.removed"}
     assert set(seen.values()) == {0}
     monkeypatch.undo()
     with Checkpoints(tmp_path, keep=2, log=pytest.fail) as checkpoints:
         assert_same(checkpoints.restore(abstract(), 3)[1], make_state(3))
 
 
-@pytest.mark.parametrize("at", ["pathlib.Path.unlink", "os.truncate", "shutil.rmtree"])
-def test_a_kill_amid_a_removal_leaves_the_one_before(tmp_path, monkeypatch, at):
+ASIDE = "transformer.run.checkpoints._set_aside"
+REMOVAL = [ASIDE, "pathlib.Path.unlink", "os.truncate", "shutil.rmtree"]
+
+
+@pytest.mark.parametrize("at", REMOVAL)
+def test_a_kill_amid_a_removal_leaves_a_whole_one(tmp_path, monkeypatch, at):
     save_all(tmp_path, [1, 2])
     with Checkpoints(tmp_path, keep=9, log=pytest.fail) as checkpoints:
         monkeypatch.setattr(at, killed)
+        checkpoints.save(2, make_state(22), {})  # replaces the step 2 that is there
         with pytest.raises(KeyboardInterrupt):
-            checkpoints.save(2, make_state(22), {})  # removes the step 2 that is there
+            checkpoints.wait()
         monkeypatch.undo()
-        latest = 2 if at == "pathlib.Path.unlink" else 1
+        # The old one has its name until the new one is whole, which takes it at once.
+        found = make_state(2 if at == ASIDE else 22)
         step, tree, _ = checkpoints.restore(abstract())
-        assert step == latest
-        assert_same(tree, make_state(latest))
-        checkpoints.save(2, make_state(22), {})
-        assert_same(checkpoints.restore(abstract())[1], make_state(22))
+        assert step == 2
+        assert_same(tree, found)
+        checkpoints.save(2, make_state(23), {})
+        assert_same(checkpoints.restore(abstract())[1], make_state(23))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["1", "2"]
 
 
 def test_an_emptied_checkpoint_whose_digests_came_back_is_passed_over(tmp_path):
@@ -336,14 +352,17 @@ def test_average_is_the_mean_in_more_than_float32(tmp_path):
                 "params": {"w": jnp.array(value, jnp.float32)},
                 "step": jnp.int32(0),
             }
-            checkpoints.save(step, state, {})
+            checkpoints.save(step, state, {"vocabulary": "abc"})
     like = {"w": jax.ShapeDtypeStruct((2,), jnp.float32)}
-    mean = average(tmp_path, [1, 2, 3], like)
+    mean = average(tmp_path, [1, 2, 3], like, "abc")
     np.testing.assert_array_equal(mean["w"], np.array([1 / 3, 3.0], np.float32))
-    np.testing.assert_array_equal(average(tmp_path, [2], like)["w"], values[1])
+    np.testing.assert_array_equal(average(tmp_path, [2], like, "abc")["w"], values[1])
     assert mean["w"].dtype == jnp.float32
     with pytest.raises(UserError, match=r"expected params.w float32 \(3,\)"):
-        average(tmp_path, [1, 2], {"w": jax.ShapeDtypeStruct((3,), jnp.float32)})
+        other = {"w": jax.ShapeDtypeStruct((3,), jnp.float32)}
+        average(tmp_path, [1, 2], other, "abc")
+    with pytest.raises(UserError, match="1: expected vocabulary abc, .* got abd"):
+        average(tmp_path, [1, 2], like, "abd")
 
 
 def test_training_cannot_resume_from_an_inference_only_checkpoint(tmp_path):

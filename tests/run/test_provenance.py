@@ -1,32 +1,35 @@
 """A run's record says what is needed to make the run again."""
 
 import dataclasses
-import json
 import subprocess
 
 from support.configs import base
 
 from transformer import config
 from transformer.run import provenance
+from transformer.run.folder import read_record
 from transformer.run.provenance import write_run_record
-from transformer.run.records import write_json
 
 
 def test_the_record_of_a_run(tmp_path):
     sums = {"train": {"a.en": {"lines": 2, "sha256": "00"}}}
     sizes = {"loss.block": 512}
-    write_run_record(tmp_path, base(), "cafe", sums, tokens=0, sizes=sizes)
-    first = json.loads((tmp_path / "record.json").read_text())
+    claim = {"bytes": 0, "sha256": "ab"}
+
+    def written(settings, **more):
+        write_run_record(
+            tmp_path, settings, "cafe", sums, **more, sizes=sizes, metrics=claim
+        )
+        return read_record(tmp_path)
+
+    first = written(base(), tokens=0)
     assert first["ended"] is None and first["tokens"] == 0
-    first["started"] = "2020-01-01T00:00:00+00:00"
-    write_json(tmp_path / "record.json", first)
+    assert first["metrics"] == claim and first["changes"] == []
     changed = dataclasses.replace(base(), seed=7)
     sizes = {"loss.block": 1024}  # it went on on another device
-    write_run_record(
-        tmp_path, changed, "cafe", sums, tokens=12, sizes=sizes, ended=True
-    )
-    record = json.loads((tmp_path / "record.json").read_text())
-    assert record["started"] == "2020-01-01T00:00:00+00:00"
+    started = "2020-01-01T00:00:00+00:00"
+    record = written(changed, tokens=12, started=started, ended=True)
+    assert record["started"] == started
     assert record["ended"] > record["started"] and record["ended"].endswith("+00:00")
     assert record["seed"] == 7 and record["tokens"] == 12
     assert record["config_digest"] == config.digest(changed) != first["config_digest"]

@@ -7,11 +7,9 @@ import sys
 import types
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from transformer.run import records
-from transformer.run.records import Records, write_json
+from transformer.run.records import Records
 
 
 def lines(workdir):
@@ -26,18 +24,6 @@ def log_steps(workdir, first, last, resumed_at=0):
             run.log(step, {"loss": 1 / step}, {"seconds": 0.25 * first})
             if step % 2 == 0:
                 run.log(step, {"validation/nll": 2 / step})
-
-
-def test_json_is_whole_or_untouched(tmp_path):
-    path = tmp_path / "a.json"
-    write_json(path, {"größe": [1, 2.5, None]})
-    assert json.loads(path.read_text(encoding="utf-8")) == {"größe": [1, 2.5, None]}
-    assert "größe" in path.read_text(encoding="utf-8")
-    for bad in (object(), float("nan")):
-        with pytest.raises((TypeError, ValueError)):
-            write_json(path, {"größe": bad})
-    assert json.loads(path.read_text(encoding="utf-8")) == {"größe": [1, 2.5, None]}
-    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
 
 
 def test_a_line_holds_values_and_timing_as_keys(tmp_path):
@@ -128,12 +114,3 @@ def test_a_bar_on_a_terminal(tmp_path, monkeypatch):
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
     assert "5/10" in text and "loss 4.250  12,346 tokens/s  ? left" in text
     assert "[bold] best so far" in text
-
-
-@given(st.lists(st.integers(0, 9), max_size=8), st.integers(0, 9))
-def test_truncation_keeps_exactly_the_steps_up_to_one(tmp_path_factory, steps, step):
-    path = tmp_path_factory.mktemp("cut") / "metrics.jsonl"
-    path.write_text("".join(f'{{"step": {n}}}\n' for n in sorted(steps)))
-    records._truncate(path, step)
-    kept = [json.loads(line)["step"] for line in path.read_text().splitlines()]
-    assert kept == [n for n in sorted(steps) if n <= step]

@@ -1,5 +1,8 @@
 """Calls of the command line, in this process."""
 
+import sys
+import types
+
 from transformer.cli import main as cli
 
 
@@ -11,3 +14,10 @@ def error(capsys, *arguments):
     assert captured.err.startswith("transformer: error: ")
     assert captured.err.count("\n") == 1 and captured.err.endswith("\n")
     return captured.err.removeprefix("transformer: error: ").rstrip("\n")
+
+
+def programme(monkeypatch, name, **functions):
+    """Put functions in the place of a module that a command runs."""
+    monkeypatch.setitem(
+        sys.modules, f"transformer.{name}", types.SimpleNamespace(**functions)
+    )

@@ -20,8 +20,11 @@ from transformer import step as steps
 from transformer.cli import configs
 from transformer.config import Config
 from transformer.ids import EOS, PAD
+from transformer.prepare import prepare
+from transformer.run.checkpoints import Checkpoints, steps_in
 
 V = 23
+TIMING = ("seconds", "tokens_per_second")  # of a line of metrics
 WORDS = {
     "en": "zero one two three four five six seven eight nine".split(),
     "de": "null eins zwei drei vier fünf sechs sieben acht neun".split(),
@@ -155,3 +158,25 @@ def compilations() -> Iterator[list[str]]:
     finally:
         jax.config.update("jax_log_compiles", False)
         logging.getLogger("jax").removeHandler(handler)
+
+
+def metrics_of(workdir: Path) -> list[dict[str, Any]]:
+    """Return what a run logged, but for what the clock decides."""
+    return [{k: v for k, v in x.items() if k not in TIMING} for x in lines_of(workdir)]
+
+
+def state_of(settings: Config, workdir: Path, step: int | None = None):
+    """Return step, metadata and the arrays of a checkpoint by name."""
+    size = prepare(settings, workdir).vocabulary.target.size
+    model = models.make(settings, size, size)
+    abstract = jax.eval_shape(lambda: steps.init_state(settings, model))
+    with Checkpoints(workdir / "checkpoints", settings.train.keep) as checkpoints:
+        found, tree, metadata = checkpoints.restore(abstract._asdict(), step)
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    arrays = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+    return found, metadata, arrays
+
+
+def checkpoints_of(workdir: Path) -> list[int]:
+    """Return the steps of a run's checkpoints."""
+    return steps_in(workdir / "checkpoints")

@@ -53,11 +53,31 @@ def test_dry_run_leaves_out_what_is_finished(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    "row", ["..", "a/b", "/a", "", ".a", "-a", "a,b", "a:b", "a\\b", "a\nb", 3]
+)
+def test_a_row_that_is_no_name_of_a_folder(tmp_path, capsys, row):
+    file = tmp_path / "rows.py"
+    file.write_text(
+        f"ROWS = {{'base': {{}}, {row!r}: {{}}}}\n"
+        "from ml_collections import ConfigDict\n"
+        "def get_config(variant=''):\n    return ConfigDict(CONFIG)\n"
+        f"CONFIG = {json.loads(config.to_json(base()))}\n"
+    )
+    folder = tmp_path / "runs" / "here"
+    call = [f"--config={file}", "--rows=base", f"--workdir={folder}", "--dry_run"]
+    assert "names of ROWS such as A_h1" in (said := error(capsys, "ablate", *call))
+    assert f"got {row!r} in {file}" in said and not folder.exists()
+
+
+@pytest.mark.parametrize(
     "arguments, expected",
     [
         ([TABLE3, "--rows=A_h2"], "expected rows of the config file, base, A_h1, "),
         ([TABLE3, "--rows=E,E_learned"], "expected every row once, got E_learned"),
-        ([TABLE3, "--rows=E", "--seeds=0"], "flag --seeds=0: 0 is not a positive"),
+        (
+            [TABLE3, "--rows=E", "--seeds=0"],
+            "--seeds: expected a whole number, at least 1",
+        ),
         ([TABLE3], "ablate: expected --rows: "),
         (
             [f"{TABLE3}:scale=0.3", "--rows=A"],
@@ -80,8 +100,14 @@ def test_dry_run_leaves_out_what_is_finished(tmp_path, capsys):
             [f"--config={EXPERIMENTS / 'number_words.py'}", "--rows=E"],
             "expected a file with ROWS, such as experiments/table3.py, got ",
         ),
-        ([TABLE3, "--rows=E", "--jobs=0"], "flag --jobs=0: 0 is not a positive"),
-        ([TABLE3, "--rows=E", "--launcher=ssh"], "one of <local|slurm>"),
+        (
+            [TABLE3, "--rows=E", "--jobs=0"],
+            "--jobs: expected a whole number, at least 1",
+        ),
+        (
+            [TABLE3, "--rows=E", "--launcher=ssh"],
+            "--launcher: expected one of local, slurm",
+        ),
         (
             [TABLE3, "--rows=E", "--slurm.account=me"],
             "--slurm.account: expected --launcher=slurm with it",

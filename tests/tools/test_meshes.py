@@ -11,6 +11,7 @@ from support.paths import EXPERIMENTS
 from transformer import config, models
 from transformer.cli import main as cli
 from transformer.config import Config
+from transformer.models import counts
 from transformer.tools import flops
 from transformer.tools.meshes import cost, kept, table
 from transformer.tools.meshes.cost import Load, Mesh
@@ -52,13 +53,13 @@ def test_the_parameters_are_those_of_the_model(changes):
     leaves = jax.tree.leaves(tree)
     matrices = sum(x.size for x in leaves if x.ndim == 2)
     vectors = sum(x.size for x in leaves if x.ndim == 1)
-    assert cost.parameter_count(c, 30) == (matrices, vectors)
+    assert counts.parameter_count(c, 30) == (matrices, vectors)
 
 
 @pytest.mark.parametrize("name, billions", [("1 B", 1), ("10 B", 10)])
 def test_the_large_sizes_are_as_large_as_their_names(name, billions):
     c = dataclasses.replace(model_of(base()), **table.SIZES[name])
-    assert sum(cost.parameter_count(c, 37_000)) == pytest.approx(billions * 1e9, 0.03)
+    assert sum(counts.parameter_count(c, 37_000)) == pytest.approx(billions * 1e9, 0.03)
 
 
 @pytest.mark.parametrize("name", ["base", "big"])
@@ -71,7 +72,7 @@ def test_the_paper_s_sizes_are_those_of_their_configs(name):
 
 def test_parameters_gradients_and_moments_by_hand():
     c = settings()
-    count = cost.parameter_count(model_of(c), 30)
+    count = counts.parameter_count(model_of(c), 30)
     alone = cost.cost(c, Mesh(1, 1, 1), LOAD)
     assert alone[:3] == (4 * sum(count), 4 * sum(count), 8 * sum(count))
     # Copies cut nothing, the others the matrices.
@@ -129,13 +130,13 @@ def test_what_lives_within_a_step_by_hand():
     parts = settings(**{"optimizer.accumulation": 8})
     assert cost.activations(parts, Mesh(1, 1, 1), LOAD) == 8 * pair + 8 * logits
     # All matrices, and the gradient of the table.
-    matrices = cost.parameter_count(model_of(c), 30).matrices
+    matrices = counts.parameter_count(model_of(c), 30).matrices
     gathered = cost.activations(c, Mesh(1, 8, 1), LOAD) - 8 * pair - 8 * logits
     assert gathered == 4 * (matrices + 30 * 10)
 
 
 def test_communication_by_hand():
-    matrices, vectors = cost.parameter_count(model_of(settings()), 30)
+    matrices, vectors = counts.parameter_count(model_of(settings()), 30)
 
     def sent(*mesh: int, **changes: Any) -> float:
         return cost.communication(settings(**changes), Mesh(*mesh), LOAD)

@@ -43,10 +43,13 @@ class _ConfigFile(config_flags.ConfigFileFlagParser):
                 f"--config: expected a Python file such as experiments/base.py, got "
                 f"{file}, which is not there; give the path of one"
             )
-        try:
+        if not file.endswith(".py"):
+            raise UserError(
+                f"--config: expected a file name that ends in .py, got {file}; rename "
+                "the file"
+            )
+        with _own_errors(path):
             values = get_config(path)
-        except Exception as error:  # the file may do anything
-            raise UserError(_config_error(file, error)) from error
         if not isinstance(values, ConfigDict):
             raise UserError(
                 f"--config: expected get_config() of {file} to return a ConfigDict, "
@@ -82,13 +85,19 @@ def get_config(argument: str) -> Any:
 
 def row_names(file: str) -> list[str]:
     """Return the names of the rows of a config file."""
-    with _config_module(file) as module:
+    with _own_errors(file), _config_module(file) as module:
         rows = getattr(module, "ROWS", None)
     if not isinstance(rows, dict):
         raise UserError(
             f"--config: expected a file with ROWS, such as experiments/table3.py, got "
             f"{file}, which has none; choose another"
         )
+    for row in rows:  # each is a folder, and part of the argument of --config
+        if not (isinstance(row, str) and re.fullmatch(r"[^\W_.][\w.+-]*", row)):
+            raise UserError(
+                f"--config: expected names of ROWS such as A_h1, of letters, digits "
+                f"and _.+-, got {row!r} in {file}; change it"
+            )
     return list(rows)
 
 
@@ -107,8 +116,20 @@ def _config_module(file: str) -> Iterator[Any]:
         sys.path[:] = path
 
 
-def _config_error(file: str, error: Exception) -> str:
-    if type(error) is ValueError:  # raised by get_config, for example for a variant
+@contextlib.contextmanager
+def _own_errors(argument: str) -> Iterator[None]:
+    """Say in one line what the code of a config file did; it may do anything."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit is no Exception
+        raise UserError(_config_error(argument, error)) from error
+
+
+def _config_error(argument: str, error: BaseException) -> str:
+    file, *variant = argument.split(":", 1)
+    if type(error) is ValueError and variant:  # get_config does not know it
         return f"--config: {file}: {error}"
     line = error.lineno if isinstance(error, SyntaxError) else None
     trace = error.__traceback__

@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
+import re
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
-from transformer import config
+from absl import flags
+from ml_collections.config_flags import config_flags
+
+from transformer.cli.flags import Command
 from transformer.config import UserError
+from transformer.files.lines import decoded
+from transformer.files.whole import replacing
+from transformer.run import folder
 
 
-def writable(workdir: Path) -> Path:
-    """Return a folder that can be written, made if absent."""
+def writable(workdir: Path, flag: str = "workdir") -> Path:
+    """Return the folder of a flag that can be written, made if absent."""
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=workdir).close()
     except OSError as error:
         raise UserError(
-            f"--workdir: expected a folder that can be written, got {workdir}: "
+            f"--{flag}: expected a folder that can be written, got {workdir}: "
             f"{error.strerror}; choose another"
         ) from None
     return workdir
@@ -31,15 +40,7 @@ def writable(workdir: Path) -> Path:
 
 def trained(workdir: Path) -> Path:
     """Return the folder of a run, whose configuration can be read."""
-    try:
-        config.resolve_saved(json.loads((workdir / "config.json").read_bytes()))
-    except OSError:
-        raise UserError(
-            f"--workdir: expected the folder of a training run, got {workdir}, which "
-            "has no config.json; run transformer train first"
-        ) from None
-    except ValueError as error:
-        raise UserError(f"{workdir / 'config.json'}: expected JSON: {error}") from None
+    folder.read_settings(workdir)
     return workdir
 
 
@@ -47,7 +48,12 @@ def trained(workdir: Path) -> Path:
 def reading(path: str | None) -> Iterator[Iterator[str]]:
     """Open a text file, or standard input where there is no path, as lines."""
     if path is None:
-        yield _lines(sys.stdin.buffer, "standard input")
+        if sys.stdin is None:
+            raise UserError(
+                "standard input: expected lines of text, found it closed; open it or "
+                "name a file"
+            )
+        yield decoded(sys.stdin.buffer, "standard input")
         return
     try:
         file = open(path, "rb")
@@ -56,38 +62,28 @@ def reading(path: str | None) -> Iterator[Iterator[str]]:
             f"expected a text file, got {path}: {error.strerror}; give the path of one"
         ) from None
     with file:
-        yield _lines(file, path)
+        yield decoded(file, path)
 
 
-def _lines(stream: Any, name: str) -> Iterator[str]:
-    """Yield lines without their end; only "\\n" ends a line."""
-    for number, line in enumerate(stream, start=1):
-        try:
-            yield line.decode("utf-8").removesuffix("\n")
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"{name}, line {number}: expected UTF-8, got {error.reason} at byte "
-                f"{error.start}; convert the file"
-            ) from None
+# ---- written whole or not at all -----------------------------------------------------
 
 
 @contextlib.contextmanager
 def writing(path: str | None) -> Iterator[TextIO]:
-    """Open a text file to write, or standard output where there is no path."""
+    """Open a text file to write, or standard output where there is no path.
+
+    A file takes the place of an older one when the block ends; after an error the older
+    one is there as it was.
+    """
     if path is None:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(encoding="utf-8", newline="\n")
         yield sys.stdout
         return
-    try:
-        file = open(path, "w", encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise UserError(
-            f"expected a file that can be written, got {path}: {error.strerror}; "
-            "choose another"
-        ) from None
-    with file:
-        yield file
+    with _output(path) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="\n")
+        yield text
+        text.flush()
 
 
 def write(path: str | None, content: str | bytes) -> None:
@@ -97,17 +93,123 @@ def write(path: str | None, content: str | bytes) -> None:
         with writing(None) as output:
             output.write(content)
         return
-    scratch = Path(f"{path}.partial")
-    try:
-        scratch.write_bytes(content.encode() if isinstance(content, str) else content)
-        os.replace(scratch, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            scratch.unlink()
-        raise UserError(
-            f"--output: expected a file that can be written, got {path}: "
-            f"{error.strerror}; choose another"
-        ) from None
+    with _output(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_json(path: str | None, value: Any) -> None:
+    """Write indented JSON to a file, where there is a path."""
+    if path is not None:
+        text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+        write(path, text + "\n")
+
+
+@contextlib.contextmanager
+def _output(path: str) -> Iterator[BinaryIO]:
+    """Open what stands at a path, or what takes its place when the block ends."""
+    with contextlib.ExitStack() as stack:
+        try:
+            if _is_stream(path):
+                number = os.open(path, os.O_WRONLY | os.O_APPEND)
+                file: BinaryIO = stack.enter_context(open(number, "wb"))
+            else:
+                file = stack.enter_context(_replacing(Path(os.path.realpath(path))))
+        except OSError as error:
+            raise _unwritable(path, error.strerror) from None
+        yield file
+
+
+@contextlib.contextmanager
+def _replacing(path: Path) -> Iterator[BinaryIO]:
+    """Replace a file, if it may be written, by one with its permissions."""
+    mode = path.stat().st_mode if path.exists() else None
+    if mode is not None and not os.access(path, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    with replacing(path) as file:
+        if mode is not None:
+            os.fchmod(file.fileno(), stat.S_IMODE(mode))
+        yield file
+
+
+# What a shell has opened: never replaced, even where it is a file.
+_DESCRIPTOR = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|\d+)/fd/\d+")
+
+
+def _is_stream(path: str) -> bool:
+    """Return whether a path is of a terminal, a pipe or another device."""
+    if _DESCRIPTOR.fullmatch(path):
+        return True
+    return os.path.exists(path) and not os.path.isfile(path)
+
+
+def _unwritable(path: str, why: str | None) -> UserError:
+    return UserError(
+        f"--output: expected a file that can be written, got {path}: {why}; choose "
+        "another"
+    )
+
+
+# ---- before anything is read ---------------------------------------------------------
+
+# What later work reads in the folder of a run.
+_OF_A_RUN = {*folder.FILES, *folder.FOLDERS, "corpus", "lock"}
+
+
+def check_output(command: Command, values: flags.FlagValues) -> None:
+    """Check ``--output`` before any work is done for it.
+
+    Raises:
+      UserError: if it cannot be written, or is something that is read: an input, the
+        config file, or a file of a run.
+    """
+    path = values["output"].value if "output" in values else None
+    if path is None:
+        return
+    if os.path.isdir(path):
+        raise _unwritable(path, os.strerror(errno.EISDIR))
+    if _is_stream(path):
+        return
+    folder = os.path.dirname(os.path.realpath(path))
+    if not os.path.isdir(folder):
+        raise _unwritable(path, f"there is no folder {folder}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _unwritable(path, f"the folder {folder} is write-protected")
+    for flag, read in _read_files(command, values):
+        if _is_same(path, read):
+            raise UserError(
+                f"--output: expected another file than --{flag}, got {path} for both; "
+                "choose another"
+            )
+    _refuse_files_of_a_run(path)
+
+
+def _read_files(
+    command: Command, values: flags.FlagValues
+) -> Iterator[tuple[str, str]]:
+    for name, flag in command.flags().items():
+        file = values[name].value
+        if flag.reads and file is not None:
+            yield name, str(file)
+    if "config" in values and values["config"].value is not None:
+        given = config_flags.get_config_filename(values["config"])
+        yield "config", given.partition(":")[0]
+
+
+def _is_same(path: str, other: str) -> bool:
+    if os.path.exists(path) and os.path.exists(other):
+        return os.path.samefile(path, other)
+    return os.path.realpath(path) == os.path.realpath(other)
+
+
+def _refuse_files_of_a_run(path: str) -> None:
+    below = Path(os.path.realpath(path))
+    for above in below.parents:
+        first = below.relative_to(above).parts[0]
+        if first in _OF_A_RUN and (above / "config.json").is_file():
+            raise UserError(
+                f"--output: expected a file that is no part of the run in {above}, "
+                f"got {path}; choose another"
+            )
 
 
 def picture_form(path: str | None, forms: Sequence[str]) -> str:

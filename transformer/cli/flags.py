@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import sys
 import typing
 from collections.abc import Callable, Iterable, Sequence
@@ -10,7 +11,7 @@ from typing import Any, Literal
 
 from absl import flags
 
-from transformer.config import Check, type_and_checks
+from transformer.config import Check, UserError, type_and_checks
 from transformer.search import Search
 
 
@@ -18,11 +19,87 @@ from transformer.search import Search
 class Flag:
     """A flag; it means the same in every command that has it."""
 
-    define: Callable[..., Any]
+    kind: type  # str, int, float or bool
     default: Any
     help: str
-    options: dict[str, Any] = dataclasses.field(default_factory=dict)
     checks: Sequence[Check] = ()
+    choices: Sequence[str] = ()
+    reads: bool = False  # its value is the name of a file to read
+
+    def parse(self, name: str, text: Any) -> Any:
+        """Return the value that was typed.
+
+        Args:
+          name: of the flag.
+          text: what was typed, or the default.
+
+        Raises:
+          UserError: if it is none of those expected.
+        """
+        try:
+            value = _READERS[self.kind](text)
+            wrong = [check for check in self.checks if not check.passes(value)]
+        except ValueError:
+            value, wrong = None, [*self.checks]
+        if value is None or wrong:
+            more = [check.expected.removeprefix("a number ") for check in wrong[:1]]
+            expected = ", ".join([*_KINDS[self.kind], *more])
+            raise UserError(f"--{name}: expected {expected}, got {text!r}; change it")
+        return value
+
+
+def _finite(text: Any) -> float:
+    if not math.isfinite(value := float(text)):
+        raise ValueError(text)
+    return value
+
+
+def _bool(text: Any) -> bool:
+    known = {"true": True, "1": True, "false": False, "0": False}
+    if (word := str(text).lower()) not in known:
+        raise ValueError(text)
+    return known[word]
+
+
+_READERS: dict[type, Callable[[Any], Any]] = {
+    int: int,
+    float: _finite,
+    bool: _bool,
+    str: str,
+}
+_KINDS = {
+    int: ["a whole number"],
+    float: ["a finite number"],
+    bool: ["true or false"],
+    str: [],
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Rule:
+    """Flags that have an effect only under a condition, and are refused without it."""
+
+    flags: Sequence[str]
+    holds: Callable[[Any], bool]  # of the values of all flags
+    expected: str  # the condition in words, and how to meet it
+
+
+def only_with(flag: str, *names: str) -> Rule:
+    """Return the rule for flags that say more of another one."""
+    expected = f"with --{flag} only; add that"
+    return Rule(names, lambda values: bool(values[flag].value), expected)
+
+
+def only_without(flag: str, *names: str) -> Rule:
+    """Return the rule for flags that another one makes meaningless."""
+    expected = f"without --{flag} only; leave that out"
+    return Rule(names, lambda values: not values[flag].value, expected)
+
+
+def only_for(flag: str, choices: Sequence[str], *names: str) -> Rule:
+    """Return the rule for flags that belong to some values of another one."""
+    expected = f"with --{flag}={' or '.join(choices)} only; change that"
+    return Rule(names, lambda values: values[flag].value in choices, expected)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +110,7 @@ class Command:
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     own: dict[str, Flag] = dataclasses.field(default_factory=dict)
+    rules: tuple[Rule, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -47,29 +125,45 @@ class Command:
         }
 
 
+_TEXT = Check(lambda x: x and "\0" not in x, "some text")
+
+
 def text_flag(help_: str, default: str | None = None) -> Flag:
     """Return a flag of text."""
-    return Flag(flags.DEFINE_string, default, help_)
+    return Flag(str, default, help_, [_TEXT])
 
 
-def count_flag(help_: str, default: int | None = None, least: int = 1) -> Flag:
-    """Return a flag of whole numbers, at least ``least``."""
-    return Flag(flags.DEFINE_integer, default, help_, {"lower_bound": least})
+def file_flag(help_: str) -> Flag:
+    """Return a flag that names a file to read."""
+    return Flag(str, None, help_, [_TEXT], reads=True)
 
 
-def number_flag(help_: str, default: float | None = None, **bounds: float) -> Flag:
-    """Return a flag of numbers."""
-    return Flag(flags.DEFINE_float, default, help_, bounds)
+def count_flag(
+    help_: str, default: int | None = None, least: int = 1, most: int = 2**31 - 1
+) -> Flag:
+    """Return a flag of whole numbers, from ``least`` to ``most``."""
+    checks = (
+        Check(lambda x: x >= least, f"at least {least}"),
+        Check(lambda x: x <= most, f"at most {most:,}"),
+    )
+    return Flag(int, default, help_, checks)
+
+
+def share_flag(help_: str, default: float) -> Flag:
+    """Return a flag of numbers from 0 to 1."""
+    check = Check(lambda x: 0 <= x <= 1, "at least 0 and at most 1")
+    return Flag(float, default, help_, [check])
 
 
 def choice_flag(help_: str, values: Sequence[str], default: str | None = None) -> Flag:
     """Return a flag of one of some values."""
-    return Flag(flags.DEFINE_enum, default, help_, {"enum_values": list(values)})
+    check = Check(lambda x: x in values, f"one of {', '.join(values)}")
+    return Flag(str, default, help_, [check], values)
 
 
 def switch_flag(help_: str) -> Flag:
     """Return a flag that is on or off."""
-    return Flag(flags.DEFINE_boolean, False, help_)
+    return Flag(bool, False, help_)
 
 
 def flags_of(cls: type) -> dict[str, Flag]:
@@ -82,18 +176,11 @@ def flags_of(cls: type) -> dict[str, Flag]:
         hint = typing.get_type_hints(cls, include_extras=True)[field.name]
         default = None if field.default is dataclasses.MISSING else field.default
         help_ = " ".join(note for note in hint.__metadata__ if isinstance(note, str))
-        found[field.name] = _flag(hint, help_, default)
+        kind, checks = type_and_checks(hint)
+        is_choice = typing.get_origin(hint.__origin__) is Literal
+        choices = typing.get_args(hint.__origin__) if is_choice else ()
+        found[field.name] = Flag(kind, default, help_, checks, choices)
     return found
-
-
-def _flag(hint: Any, help_: str, default: Any) -> Flag:
-    kind, checks = type_and_checks(hint)
-    if typing.get_origin(hint.__origin__) is Literal:
-        return choice_flag(help_, typing.get_args(hint.__origin__), default)
-    if kind is bool:
-        return switch_flag(help_)
-    define: Any = {int: flags.DEFINE_integer, float: flags.DEFINE_float}[kind]
-    return Flag(define, default, help_, checks=checks)
 
 
 def given(values: flags.FlagValues, names: Iterable[str]) -> dict[str, Any]:
@@ -121,12 +208,12 @@ FLAGS = {
         ["any", "cpu", "gpu", "tpu"],
         "any",
     ),
-    "input": text_flag(
+    "input": file_flag(
         "file to translate, one sentence per line (default: standard input)"
     ),
     "output": text_flag("file to write (default: standard output)"),
-    "source": text_flag("file of source sentences, one per line"),
-    "target": text_flag("file of their translations"),
+    "source": file_flag("file of source sentences, one per line"),
+    "target": file_flag("file of their translations"),
     **flags_of(Search),
     "what": choice_flag(
         "what to measure; loop: the training loop with its input, on the config's own "
@@ -144,6 +231,7 @@ FLAGS = {
         "sizes of model and each way to spread them: for up to so many, simulated, it "
         "is compiled, for more the formula serves (default: 8)",
         least=0,
+        most=512,
     ),
     "tokens": count_flag("padded tokens per side of a batch (default: the config's)"),
     "length": count_flag("tokens of the longest sentence", 32, least=2),
@@ -158,7 +246,7 @@ FLAGS = {
     "rows": text_flag(
         "rows of the config file, or letters of groups: A,B,no_positions"
     ),
-    "seeds": count_flag("runs of each row, with config.seed = 0, 1, ...", 1),
+    "seeds": count_flag("runs of each row, with config.seed = 0, 1, ...", 1, most=1000),
     "jobs": count_flag(
         "runs at a time, which share the accelerators or the cores (default: one per "
         "accelerator, one on a CPU, all of them with slurm)"
@@ -178,7 +266,7 @@ FLAGS = {
     ),
     "timed": switch_flag("--static with the time of the layers of Table 1, a minute"),
     "dry_run": switch_flag("print the commands of the runs, start none"),
-    "translations": text_flag(
+    "translations": file_flag(
         "file of the translations of --input (default: the model's)"
     ),
     "layers": text_flag("numbers from 1, such as 1,3 or 1-3 (default: all)"),
@@ -192,10 +280,8 @@ FLAGS = {
     "d_model": text_flag("widths D, separated by commas", "512"),
     "warmup": text_flag("steps of warm-up, separated by commas", "4000"),
     "steps": count_flag("where the schedule ends", 20_000, least=2),
-    "smoothing": number_flag(
-        "share taken from the target", 0.1, lower_bound=0, upper_bound=1
-    ),
-    "ids": count_flag("ids of the vocabulary that is drawn", 8, least=2),
+    "smoothing": share_flag("share taken from the target", 0.1),
+    "ids": count_flag("ids of the vocabulary that is drawn", 8, least=2, most=1000),
     "words": text_flag("words to place, separated by commas"),
     "method": choice_flag("how to place words in a plane", ["pca", "tsne"], "pca"),
     "side": choice_flag("whose embeddings", ["source", "target"], "source"),
@@ -205,4 +291,14 @@ FLAGS = {
 
 
 HOSTS = ("coordinator", "num_processes", "process_id")
+PROCESSES = (
+    only_with("coordinator", "num_processes", "process_id"),
+    Rule(
+        ("process_id",),
+        lambda values: (
+            values.num_processes is None or values.process_id < values.num_processes
+        ),
+        "a number below --num_processes; change it",
+    ),
+)
 SEARCH = tuple(flags_of(Search))

@@ -6,6 +6,7 @@ devices have been chosen.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import errno
 import gc
@@ -20,6 +21,9 @@ from transformer.cli.commands import COMMANDS
 from transformer.cli.parse import parse
 from transformer.config import UserError
 
+# EFBIG: a limit on the size of files (ulimit -f).
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+
 
 def main(arguments: Sequence[str]) -> int:
     """Run a command.
@@ -32,6 +36,11 @@ def main(arguments: Sequence[str]) -> int:
       reader of the output went away.
     """
     try:
+        if sys.stdout is None:
+            raise UserError(
+                "standard output: expected it open, found it closed; send it to a file "
+                "or to /dev/null"
+            )
         code = _dispatch(list(arguments))
         sys.stdout.flush()
         return code
@@ -40,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return 141
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        if error.errno not in _NO_ROOM:
             raise
         return _complain(f"{error}; make room or choose another folder", 2)
     except KeyboardInterrupt:
@@ -52,8 +61,12 @@ def run() -> None:
     # Importing and tracing make objects by the hundred thousand, and to look through
     # them for garbage after every 700 is a tenth of a start.
     gc.set_threshold(100_000)
+    _fill_descriptors()
     code = main(sys.argv[1:])
-    if code == 141:  # nobody reads what Python would flush at exit
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:  # nobody reads what Python would flush at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     for name in ("transformer.parallel.hosts", "transformer.parallel.ahead"):
         if name in sys.modules:
@@ -63,8 +76,20 @@ def run() -> None:
 
 def _complain(text: str, code: int) -> int:
     line = " ".join(text.splitlines())
-    print(f"transformer: error: {line}", file=sys.stderr)
+    with contextlib.suppress(OSError):
+        print(f"transformer: error: {line}", file=sys.stderr)
     return code
+
+
+def _fill_descriptors() -> None:
+    """Let no file that is opened become a standard stream that was closed."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the least number that is free
+    if sys.stderr is None:  # for print, None would be standard output
+        sys.stderr = open(os.devnull, "w")
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -110,7 +135,7 @@ def _help(name: str) -> str:
     for flag, one in command.flags().items():
         shown = one.default is not None and one.default is not False
         default = f" (default: {one.default})" if shown else ""
-        choices = "|".join(one.options.get("enum_values", []))
+        choices = "|".join(one.choices)
         form = f"--{flag}" + (f"={choices}" if choices else "")
         lines.append(f"  {form}\n      {one.help}{default}")
     return "\n".join(lines)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from absl import flags
 
 from transformer import config
 from transformer.cli.configs import define_config
-from transformer.cli.flags import Command
+from transformer.cli.files import check_output
+from transformer.cli.flags import Command, Flag
 from transformer.config import Config, UserError
 
 # What a configuration is named by, whatever is done with it.
@@ -25,33 +28,16 @@ def parse(name: str, command: Command, arguments: list[str]) -> flags.FlagValues
       arguments: what was typed behind the name.
 
     Raises:
-      UserError: for a flag that is unknown, missing or of a wrong value.
+      UserError: for a flag that is unknown, missing, of a wrong value or without
+        effect, and for an output that cannot be written or is an input.
     """
-    values = flags.FlagValues()
-    values.set_gnu_getopt(True)
-    for flag, one in command.flags().items():
-        if flag == "config":
-            define_config(values, arguments)
-        else:
-            one.define(
-                name=flag,
-                default=one.default,
-                help=one.help,
-                flag_values=values,
-                **one.options,
-            )
-        for check in one.checks:
-            flags.register_validator(
-                flag,
-                lambda value, check=check: value is None or check.passes(value),
-                f"expected {check.expected}",
-                values,
-            )
-    if "slurm.partition" in command.optional:
-        _define_slurm(values, arguments)
+    values = _defined(command, arguments)
     try:
+        _refuse_unlisted(arguments)
         rest = values([f"transformer {name}", *arguments])[1:]
-    except flags.Error as error:
+    except flags.UnrecognizedFlagError as error:
+        raise UserError(_unknown(name, error.flagname, [*values])) from None
+    except (flags.Error, ValueError) as error:
         raise UserError(_flag_error(name, str(error), values)) from None
     if rest:
         raise UserError(
@@ -61,7 +47,52 @@ def parse(name: str, command: Command, arguments: list[str]) -> flags.FlagValues
         if values[flag].value is None:
             help_ = command.flags()[flag].help
             raise UserError(f"{name}: expected --{flag}: {help_}; add it")
+    _check_rules(command, values)
+    check_output(command, values)
     return values
+
+
+def _defined(command: Command, arguments: list[str]) -> flags.FlagValues:
+    """Define a command's flags; ``Flag.parse`` reads what is typed."""
+    values = flags.FlagValues()
+    values.set_gnu_getopt(True)
+    for name, one in command.flags().items():
+        if name == "config":
+            define_config(values, arguments)
+            continue
+        define = flags.DEFINE_boolean if one.kind is bool else flags.DEFINE_string
+        define(name, None, one.help, values)
+        values[name].parser = _Parser(name, one)
+        values.set_default(name, one.default)
+    if "slurm.partition" in command.optional:
+        _define_slurm(values, arguments)
+    return values
+
+
+class _Parser(flags.ArgumentParser):
+    def __init__(self, name: str, flag: Flag) -> None:
+        self._name, self._flag = name, flag
+
+    def parse(self, text: Any) -> Any:
+        return self._flag.parse(self._name, text)
+
+
+def _refuse_unlisted(arguments: Sequence[str]) -> None:
+    """Refuse the flags of absl's own, one of which lets others be ignored."""
+    for argument in arguments:
+        if own := re.match(r"--?(flagfile|undefok)(=|$)", argument):
+            raise flags.UnrecognizedFlagError(own[1])
+
+
+def _check_rules(command: Command, values: flags.FlagValues) -> None:
+    """Refuse flags that were given and have no effect."""
+    for rule in command.rules:
+        for flag in rule.flags:
+            given = values[flag].present and values[flag].value is not False
+            if given and not rule.holds(values):
+                raise UserError(
+                    f"--{flag}: expected {rule.expected} or leave --{flag} out"
+                )
 
 
 def resolved(arguments: Sequence[str]) -> Config:
@@ -76,12 +107,32 @@ def _define_slurm(values: flags.FlagValues, arguments: list[str]) -> None:
         flags.DEFINE_string(name, None, "option of Slurm", flag_values=values)
 
 
+def _unknown(name: str, flag: str, known: Sequence[str]) -> str:
+    nearest = difflib.get_close_matches(flag, known, n=1)
+    hint = (
+        f"did you mean --{nearest[0]}?" if nearest else f"see transformer {name} --help"
+    )
+    return f"{name}: expected one of its flags, got --{flag}; {hint}"
+
+
+# Types of the keys of a config file, as absl calls them.
+_KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "string": "some text",
+}
+
+
 def _flag_error(name: str, text: str, values: flags.FlagValues) -> str:
-    wrong = re.match(r"flag --(config\.[^=]+)=(.*?): ", text, re.DOTALL)
-    if wrong:
+    """Say what absl and ml_collections found wrong as everything else is said."""
+    if wrong := re.match(r"flag --(config\.[^=]+)=(.*?): ", text, re.DOTALL):
         key, kind = wrong[1].removeprefix("config."), values[wrong[1]].flag_type()
-        return (
-            f"config: {key}: expected a value of type {kind}, got {wrong[2]!r}; change "
-            "it"
-        )
+        expected = _KINDS.get(kind, f"a value of type {kind}")
+        return f"config: {key}: expected {expected}, got {wrong[2]!r}; change it"
+    if missing := re.match(r"Missing value for flag -*(.*)", text):
+        flag = missing[1]
+        return f"--{flag}: expected a value, got none; write --{flag}=VALUE"
+    if switch := re.match(r"-*(no[^=]*)=(.*) does not take an argument", text):
+        return f"--{switch[1]}: expected no value, got {switch[2]!r}; leave it out"
     return f"{name}: {text}; see transformer {name} --help"

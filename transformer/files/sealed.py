@@ -13,16 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import UserError
-from transformer.files.whole import write_whole
+from transformer.files.whole import write_json as write_plain
 
 _SEAL = "sha256"
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
     """Write indented JSON, sealed, whole or not at all."""
-    sealed = {**value, _SEAL: _digest(value)}
-    text = json.dumps(sealed, indent=2, ensure_ascii=False, allow_nan=False)
-    write_whole(path, (text + "\n").encode())
+    write_plain(path, {**value, _SEAL: _digest(value)})
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
@@ -68,5 +66,5 @@ def _is_sealed(value: Mapping[str, Any]) -> bool:
 
 
 def _digest(value: Mapping[str, Any]) -> str:
-    text = json.dumps(value, sort_keys=True, allow_nan=False)
+    text = json.dumps(value, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

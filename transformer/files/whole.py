@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 
 @contextlib.contextmanager
@@ -45,3 +46,9 @@ def write_whole(path: Path, content: bytes) -> None:
     """Write a file whole or not at all."""
     with replacing(path) as file:
         file.write(content)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write indented JSON whole or not at all, for others: without a seal."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    write_whole(path, (text + "\n").encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -191,10 +192,17 @@ def _options(text: str) -> dict[str, Any]:
         keywords: Any = call.value.keywords  # type: ignore[attr-defined]
         if call.value.args:  # type: ignore[attr-defined]
             raise ValueError
-        return {x.arg: ast.literal_eval(x.value) for x in keywords}
+        values = {x.arg: ast.literal_eval(x.value) for x in keywords}
+        if not all(map(_is_finite, values.values())):
+            raise ValueError
+        return values
     except (SyntaxError, ValueError, AttributeError):
-        expected = "NAME=VALUE, NAME=VALUE with plain values"
+        expected = "NAME=VALUE, NAME=VALUE with plain, finite values"
         config.refuse("optimizer.options", expected, text)
+
+
+def _is_finite(value: Any) -> bool:
+    return not isinstance(value, float) or math.isfinite(value)
 
 
 def skip_nonfinite(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +12,8 @@ from typing import Any
 from transformer import config
 from transformer.config import Config, UserError
 from transformer.paper.rows import BASE, KEYS, TABLE3, WIDTHS, Measure
-from transformer.run.records import read_metrics
+from transformer.run import folder as run_folder
+from transformer.run.history import read_metrics
 
 BLEU = "paper"  # the variant of metrics/bleu.py that is put beside the paper's
 
@@ -183,11 +183,7 @@ def state(run: Run) -> str:
 
 
 def _open(folder: Path, root: Path) -> Run:
-    path = folder / "config.json"
-    try:
-        settings = config.resolve_saved(_json(path))
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+    settings = run_folder.read_settings(folder)
     place = str(folder.relative_to(root) if folder != root else root)
     name = _NAME.fullmatch(settings.name)
     if name is None or (name["table"] and name["row"] not in TABLE3):
@@ -205,28 +201,16 @@ def _open(folder: Path, root: Path) -> Run:
         name["data"] or name["pair"],
         float(name["scale"] or 1),
         settings,
-        _json(folder / "record.json"),
-        _results(folder / "results.json", settings),
+        run_folder.read_record(folder),
+        _results(folder, settings),
         tuple((line["step"], line[key]) for line in lines if line.get(key)),
         lines[-1]["step"] if lines else 0,
     )
 
 
-def _json(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        value = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise UserError(f"{path}: expected JSON: {error}; mend or remove it") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: expected a JSON object; mend or remove it")
-    return value
-
-
-def _results(path: Path, settings: Config) -> dict[str, Any]:
+def _results(folder: Path, settings: Config) -> dict[str, Any]:
     """Return the results of the last step; those of an earlier one are none."""
-    results = _json(path)
+    results = run_folder.read_results(folder)
     return results if results.get("step") == settings.train.steps else {}
 
 

@@ -14,7 +14,8 @@ import jax
 _THREADS = 4  # that compile at the same time on an accelerator's host
 _under_way: set[threading.Thread] = set()
 
-Future = concurrent.futures.Future[jax.stages.Compiled]
+Compiled = jax.stages.Compiled
+Future = concurrent.futures.Future[Compiled]
 
 
 class Compiler:
@@ -27,10 +28,13 @@ class Compiler:
 
     Args:
       accelerator: whether the programs are for one.
+      checked: returns a program that was compiled, or raises what its first call shall.
     """
 
-    def __init__(self, accelerator: bool) -> None:
-        self.accelerator = accelerator
+    def __init__(
+        self, accelerator: bool, checked: Callable[[Compiled], Compiled] = lambda x: x
+    ) -> None:
+        self.accelerator, self._checked = accelerator, checked
         threads = min(_THREADS, os.cpu_count() or 1) if accelerator else 1
         self._threads = concurrent.futures.ThreadPoolExecutor(threads, "compile")
         self._tracing = threading.Lock()
@@ -39,12 +43,12 @@ class Compiler:
         """Compile what a function traces, in a thread; return at once."""
         return self._threads.submit(self._compile, trace)
 
-    def _compile(self, trace: Callable[[], jax.stages.Lowered]) -> jax.stages.Compiled:
+    def _compile(self, trace: Callable[[], jax.stages.Lowered]) -> Compiled:
         _under_way.add(threading.current_thread())
         try:
             with self._tracing:
                 lowered = trace()
-            return lowered.compile()
+            return self._checked(lowered.compile())
         finally:
             _under_way.discard(threading.current_thread())
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from transformer.config import UserError
+from transformer.files import lock
 
 _SILENCE = 30  # seconds after which the others stop, if a process does not answer
 
@@ -82,6 +84,15 @@ def barrier(name: str) -> None:
     """Wait until all processes are here."""
     if several():
         multihost_utils.sync_global_devices(name)
+
+
+def holding(folder: Path) -> contextlib.AbstractContextManager[None]:
+    """Let the processes of one run be the only ones that write in a folder.
+
+    Raises:
+      UserError: if another run holds it.
+    """
+    return lock.holding(folder) if primary() else contextlib.nullcontext()
 
 
 def least(number: int) -> int:

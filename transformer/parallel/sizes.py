@@ -14,18 +14,18 @@ from transformer import config
 from transformer.config import Config
 from transformer.nn import hardware
 from transformer.nn.hardware import Hardware
-from transformer.parallel import hosts
+from transformer.parallel import hosts, memory
 
 _FLOAT = 4  # bytes
 _BLOCK, _TOKENS = 512, 4096  # on a CPU, whose caches hold little
 _MOST_LOGITS, _MOST_TOKENS = 4_000_000_000, 65_536  # bytes, slots
-_SHORTEST = 16  # slots of a row in the groups of shortest sentences
+SHORTEST = 16  # slots of a row in the groups of shortest sentences
 
 
 def follow(
     settings: Config,
     device: Hardware,
-    memory: int,
+    there: int,
     target_size: int,
     beam: int | None = None,
 ) -> Config:
@@ -37,13 +37,15 @@ def follow(
     * ``loss.block``: rows whose logits, ``4 V`` bytes each, take at most M / 16 and at
       most 4 GB, in steps of 512. With their gradient and an operand they are 2.5 times
       that;
-    * ``decode.tokens``: the largest power of two up to 65,536 whose search takes at
-      most M / 2, by ``bytes_a_slot``.
+    * ``decode.tokens``: the largest power of two from 4,096 to 65,536 whose search
+      takes at most M / 2, by ``bytes_a_slot``.
+
+    On any device ``decode.tokens`` is halved as long as its search takes more than M.
 
     Args:
       settings: as the user wrote them.
       device: its kind.
-      memory: that it has, bytes; 0 where it is not known.
+      there: its memory, bytes; 0 where it is not known.
       target_size: V of the target vocabulary.
       beam: J of the searches to come, None = the configured one.
 
@@ -51,12 +53,14 @@ def follow(
       Settings without a 0; numbers that were given stay.
     """
     block, tokens = _BLOCK, _TOKENS
-    if device.accelerator and memory:
-        logits = min(_MOST_LOGITS, memory // 16)
+    slot = bytes_a_slot(settings, target_size, beam or settings.decode.beam)
+    if device.accelerator and there:
+        logits = min(_MOST_LOGITS, there // 16)
         block = max(logits // (_FLOAT * target_size) // _BLOCK, 1) * _BLOCK
-        beam = beam or settings.decode.beam
-        fitting = int(memory / 2 / bytes_a_slot(settings, target_size, beam))
+        fitting = int(there / 2 / slot)
         tokens = min(max(_TOKENS, 1 << fitting.bit_length() >> 1), _MOST_TOKENS)
+    while there and tokens > SHORTEST and tokens * slot > there:
+        tokens //= 2
     loss, decode = settings.loss, settings.decode
     return dataclasses.replace(
         settings,
@@ -68,41 +72,50 @@ def follow(
 def bytes_a_slot(settings: Config, target_size: int, beam: int) -> float:
     """Return the bytes of a search for each source slot, where sentences are shortest.
 
-    A sentence of S = 16 padded tokens has the keys and values of N layers, ``4 N H (d_k
-    + d_v)`` bytes per position (another model a state, ``4 D``), at S positions of the
-    source and S + ``extra_tokens`` of each of J hypotheses; and J rows of logits, of
-    probabilities and of scores, ``4 V`` each.
-
     Args:
       settings: the model, and ``decode.extra_tokens``.
       target_size: V.
       beam: J.
     """
+    length = SHORTEST + settings.decode.extra_tokens
+    return bytes_of_search(settings, target_size, beam, 1, SHORTEST, length) / SHORTEST
+
+
+def bytes_of_search(
+    settings: Config, target_size: int, beam: int, rows: int, source: int, length: int
+) -> int:
+    """Return about how many bytes a search takes, without the model itself.
+
+    A sentence of S padded tokens has the keys and values of N layers, ``4 N H (d_k +
+    d_v)`` bytes per position (another model a state, ``4 D``), at S positions of the
+    source and M of each of J hypotheses; J rows of logits, of probabilities and of
+    scores, ``4 V`` each; and for each of J hypotheses and J M positions the mask and H
+    weights before and after the softmax, ``2 + 8 H``.
+
+    Args:
+      settings: the model.
+      target_size: V.
+      beam: J.
+      rows: sentences.
+      source: S.
+      length: M.
+    """
     c = settings.model
-    positions = _SHORTEST + beam * (_SHORTEST + settings.decode.extra_tokens)
-    cached = positions * c.d_model
+    position, pair = c.d_model, 0
     if isinstance(c, config.Transformer):
-        cached = positions * c.layers * c.heads * (c.d_k + c.d_v)
-    return _FLOAT * (cached + 3 * beam * target_size) / _SHORTEST
+        position, pair = c.layers * c.heads * (c.d_k + c.d_v), 2 + 2 * _FLOAT * c.heads
+    numbers = (source + beam * length) * position + 3 * beam * target_size
+    return rows * (_FLOAT * numbers + beam * beam * length * pair)
 
 
 def here(settings: Config, target_size: int, beam: int | None = None) -> Config:
     """Return ``follow`` for the devices of this run, the same in all its processes."""
     if settings.loss.block and settings.decode.tokens:
         return settings
-    devices = jax.local_devices()
     # The least of all: the program is the same on every device.
-    memory = hosts.least(min(map(_megabytes, devices))) * 10**6
-    return follow(settings, hardware.of(devices[0]), memory, target_size, beam)
-
-
-def _megabytes(device: jax.Device) -> int:
-    """Return the memory that JAX may use of a device, 0 where it does not tell."""
-    try:
-        told = device.memory_stats() or {}
-    except jax.errors.JaxRuntimeError:  # not implemented by its plugin
-        told = {}
-    return told.get("bytes_limit", 0) // 10**6
+    there = hosts.least(memory.here() // 10**6) * 10**6
+    device = hardware.of(jax.local_devices()[0])
+    return follow(settings, device, there, target_size, beam)
 
 
 def taken(settings: Config) -> dict[str, int]:

@@ -18,7 +18,7 @@ from transformer.nn import losses, optimizer
 from transformer.nn.positions import sinusoidal_positions
 from transformer.pictures import plots
 from transformer.pictures.tables import Table
-from transformer.run.records import read_metrics
+from transformer.run.history import read_metrics
 from transformer.translate import Translator
 
 Side = Literal["source", "target"]

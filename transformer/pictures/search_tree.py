@@ -9,12 +9,12 @@ from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
-from transformer import models
+from transformer import fitting, models
 from transformer.config import UserError
 from transformer.decode import NEVER, Candidates, length_penalty, recorded_beam
 from transformer.ids import BOS, EOS, SPECIAL
+from transformer.parallel import memory
 from transformer.pictures import plots
 from transformer.pictures.tables import Table
 from transformer.pictures.tables import page as tables_page
@@ -80,8 +80,15 @@ def trace(translator: Translator, source: str, **search: Any) -> Tree:
     limit = len(source_ids) - 1 + translator.settings.decode.extra_tokens
     variables = _search_variables(translator.model, translator.params)
     ids = jnp.array([source_ids])
-    record = _record(settings, translator.model, limit, variables, ids)
-    return _Reader(settings).read(jax.tree.map(lambda x: np.asarray(x)[0], record))
+    check = fitting.SearchCheck(
+        translator.settings, translator.model, settings, 1, len(source_ids), limit
+    )
+    check.before(variables)
+    arguments = settings, translator.model, limit, variables, ids
+    with memory.enough(*fitting.search_memory(settings)):
+        check.compiled(_record.lower(*arguments).compile())
+        record = jax.device_get(_record(*arguments))
+    return _Reader(settings).read(jax.tree.map(lambda x: x[0], record))
 
 
 _search_variables = jax.jit(models.search_variables, static_argnums=0)

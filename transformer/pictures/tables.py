@@ -11,7 +11,13 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 _NUMBER = re.compile(r"[<+-]?\d[\d,]*(\.\d+)?([eE][+-]?\d+)?")
-_TAG = re.compile(r"<(?=[A-Za-z/!?])")
+# What Markdown reads as markup wherever it stands: links, code, emphasis (not that of
+# x_1), entities and tags. Addresses that it would find by itself are cut in two.
+_MARKS = re.compile(
+    r"[\\`*~|\[]|(?<![^\W_])_|_(?![^\W_])|&(?=#|\w)|<(?=[A-Za-z/!?])"
+    r"|:(?=//)|(?<=www)\.|@"
+)
+_AT_THE_START = re.compile(r"^(?=[#>+=-]|\d+[.)])")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +74,7 @@ def page(
         return html(tables, figures, title)
     if form == "csv":
         return csv_text(tables)
-    return "\n".join([f"# {title}\n", *map(markdown, tables)])
+    return "\n".join([f"# {plain(title)}\n", *map(markdown, tables)])
 
 
 def markdown(table: Table) -> str:
@@ -83,17 +89,34 @@ def markdown(table: Table) -> str:
     <BLANKLINE>
     """
     rules = "".join("---:|" if n else "---|" for n in _numeric(table))
-    lines = [f"### {table.title}", "", _line(table.columns), f"|{rules}"]
+    lines = [f"### {plain(table.title)}", "", _line(table.columns), f"|{rules}"]
     lines += map(_line, table.rows)
-    return "\n".join([*lines, "", *([table.note, ""] if table.note else [])])
+    return "\n".join(
+        [*lines, "", *([_paragraph(table.note), ""] if table.note else [])]
+    )
 
 
 def _line(cells: Iterable[str]) -> str:
-    return "|" + "".join(f" {_plain(cell)} |" for cell in cells)
+    return "|" + "".join(f" {plain(cell)} |" for cell in cells)
 
 
-def _plain(cell: str) -> str:
-    return _TAG.sub("&lt;", cell.replace("|", "\\|").replace("\n", " "))
+def _paragraph(text: str) -> str:
+    return _AT_THE_START.sub("&#8203;", plain(text), count=1)
+
+
+def plain(text: str) -> str:
+    """Escape a text for Markdown, so that every renderer shows it as it is.
+
+    >>> print(plain("a_1 | <b> [x](y) *z* < 3"))
+    a_1 \\| &lt;b> \\[x](y) \\*z\\* < 3
+    """
+    return _MARKS.sub(_escaped, " ".join(text.splitlines()))
+
+
+def _escaped(mark: re.Match[str]) -> str:
+    if mark[0] in "&<:.@":
+        return {"&": "&amp;", "<": "&lt;"}.get(mark[0], f"&#{ord(mark[0])};")
+    return f"\\{mark[0]}"
 
 
 def _numeric(table: Table) -> list[bool]:

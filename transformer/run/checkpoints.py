@@ -1,20 +1,24 @@
 """Checkpoints on disk: saved atomically, verified, kept by age and by metric.
 
 A folder holds one folder per step, written by Orbax. Beside Orbax's files stands
-``digests.json`` with the SHA-256 of each of them. It is written last, so a step without
-it was interrupted, by a kill for example, and does not count, and a step whose files
-differ from it was damaged later.
+``digests.json`` with the SHA-256 of each of them. It is written last, and only then the
+folder gets the name of its step; before it is removed it gets another. So what a kill
+interrupts does not count, and a step whose files differ from the digests, or that has
+none, was damaged later.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
 import os
+import re
+import resource
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,9 +27,11 @@ import jax
 import numpy as np
 
 from transformer.config import UserError
+from transformer.files.whole import write_whole
 from transformer.parallel import hosts
 
 _DIGESTS = "digests.json"
+_RECORDED = {"metadata", "metric", "temporary", "arrays"}
 
 
 class Damaged(Exception):
@@ -39,7 +45,11 @@ class Checkpoints:
     """
 
     def __init__(
-        self, folder: Path, keep: int, log: Callable[[str], None] = print
+        self,
+        folder: Path,
+        keep: int,
+        log: Callable[[str], None] = print,
+        remedy: str = "remove the folder to train anew",
     ) -> None:
         """Look at a folder; nothing is created or removed before the first ``save``.
 
@@ -47,10 +57,12 @@ class Checkpoints:
           folder: holds one folder per step; need not exist.
           keep: how many of the latest to keep, beside the one of the lowest metric.
           log: takes one line for each damaged checkpoint.
+          remedy: what to do where all are damaged.
         """
         self.folder = Path(folder).absolute()
         self._keep = keep
         self._log = log
+        self._remedy = remedy
         self._worker = ThreadPoolExecutor(max_workers=1)
         self._pending: Future[None] | None = None
 
@@ -65,11 +77,12 @@ class Checkpoints:
             self._worker.shutdown()
 
     def steps(self) -> list[int]:
-        """Return the steps of the complete checkpoints, ascending."""
-        if not self.folder.is_dir():
-            return []
-        names = (path.parent.name for path in self.folder.glob(f"*/{_DIGESTS}"))
-        return sorted(int(name) for name in names if name.isdecimal())
+        """Return the steps of the complete checkpoints, ascending.
+
+        Raises:
+          UserError: if there is a file where the folder should be.
+        """
+        return steps_in(self.folder)
 
     def save(
         self,
@@ -92,11 +105,16 @@ class Checkpoints:
           metric: lower is better; None or not finite = not a candidate for the best.
           temporary: replaced by the next save, whatever ``keep`` is. For the
             checkpoint of an interrupted run, which an unbroken one would not have.
+
+        Raises:
+          OSError: if there is no room for it.
         """
         self.wait()
         if hosts.primary():
-            self._remove_unless(lambda other: other < step)
+            # The one of this step stays until the new one can take its place.
+            self._remove_unless(lambda other: other <= step)
             self.folder.mkdir(parents=True, exist_ok=True)
+            _check_room(self.folder, tree)
         ranked = metric is not None and math.isfinite(metric)
         record = {
             "metadata": metadata,
@@ -104,9 +122,10 @@ class Checkpoints:
             "temporary": temporary,
             "arrays": _describe(tree),
         }
-        path = self.folder / str(step)
-        response = _orbax().save_async(path, tree, custom_metadata=record)
-        self._pending = self._worker.submit(self._finish, path, response)
+        scratch = self.folder / f"{step}.saving"
+        with _written(scratch):
+            response = _orbax().save_async(scratch, tree, custom_metadata=record)
+        self._pending = self._worker.submit(self._finish, scratch, response)
 
     def wait(self) -> None:
         """Wait until the last save is on disk, and raise what went wrong with it."""
@@ -158,8 +177,15 @@ class Checkpoints:
             raise UserError(f"{problem}; choose another of {_listed(steps)}")
         raise UserError(
             f"expected an undamaged checkpoint in {self.folder}, all of "
-            f"{_listed(steps)} are damaged; remove the folder to train anew"
+            f"{_listed(steps)} are damaged; {self._remedy}"
         )
+
+    def metadata(self) -> dict[str, Any]:
+        """Return the metadata of the latest checkpoint that has some, or nothing."""
+        for step in reversed(self.steps()):
+            with contextlib.suppress(Damaged):
+                return _record(self.folder / str(step))["metadata"]
+        return {}
 
     def _restore(self, step: int, abstract: Any) -> tuple[Any, dict[str, Any]]:
         path = self.folder / str(step)
@@ -172,16 +198,27 @@ class Checkpoints:
         with context:
             return ocp.load(path, _with_shardings(abstract)), record["metadata"]
 
-    def _finish(self, path: Path, response: Any) -> None:
+    def _finish(self, scratch: Path, response: Any) -> None:
         """Wait for Orbax, write the digests and remove what is not kept."""
-        response.result()
+        with _written(scratch):
+            response.result()
         if not hosts.primary():
             return
-        scratch = path / f"{_DIGESTS}.partial"
-        scratch.write_text(json.dumps(_digests(path), indent=1))
-        os.replace(scratch, path / _DIGESTS)
-        kept = self._kept(int(path.name))
-        self._remove_unless(lambda other: other in kept)
+        path = scratch.with_suffix("")
+        write_whole(
+            scratch / _DIGESTS, json.dumps(_digests(scratch), indent=1).encode()
+        )
+        replaced = _set_aside(path) if os.path.lexists(path) else None
+        os.rename(scratch, path)
+        if replaced:
+            _remove(replaced)
+        self._remove_unless(self._kept(int(path.name)).__contains__)
+
+    def clean(self) -> None:
+        """Remove what is not kept, as a kill behind the last save leaves it."""
+        self.wait()
+        if hosts.primary() and (steps := self.steps()):
+            self._remove_unless(self._kept(steps[-1]).__contains__)
 
     def _kept(self, newest: int) -> set[int]:
         """Return the steps to keep: the newest, the latest ones and the best."""
@@ -203,35 +240,73 @@ class Checkpoints:
         """Remove incomplete checkpoints, and those of steps that are not wanted."""
         if not self.folder.is_dir():
             return
-        complete = self.steps()
         for path in sorted(self.folder.iterdir()):
-            name = path.name.split(".")[0]  # Orbax's own scratch folders: STEP.orbax...
-            if not (path.is_dir() and name.isdecimal()):
+            name = path.name.split(".")[0]  # of folders that are incomplete: STEP.xxx
+            if not _is_step(name):
                 continue
-            if path.name != name or int(name) not in complete or not wanted(int(name)):
-                _remove(path)
+            if path.name != name:
+                if path.is_dir():
+                    _remove(path)
+            elif not wanted(int(name)):
+                _remove(_set_aside(path))
 
 
-def average(folder: Path, steps: Sequence[int], abstract: Any) -> Any:
+def steps_in(folder: Path) -> list[int]:
+    """Return the steps of the complete checkpoints in a folder, ascending."""
+    if not folder.is_dir():
+        if folder.exists():
+            raise UserError(
+                f"{folder}: expected a folder of checkpoints, got a file; move it away"
+            )
+        return []
+    return sorted(int(path.name) for path in folder.iterdir() if _is_step(path.name))
+
+
+def _is_step(name: str) -> bool:
+    return name.isdecimal() and name == str(int(name))
+
+
+def check_vocabulary(place: object, metadata: Mapping[str, Any], digest: str) -> None:
+    """See that a checkpoint was trained with the vocabulary that is here.
+
+    Args:
+      place: of the checkpoint.
+      metadata: of it.
+      digest: of the vocabulary.
+
+    Raises:
+      UserError: if it was another.
+    """
+    if (expected := metadata["vocabulary"]) != digest:
+        raise UserError(
+            f"{place}: expected vocabulary {expected[:12]}, which it was trained with, "
+            f"got {digest[:12]}; bring back its corpus, or choose another workdir"
+        )
+
+
+def average(folder: Path, steps: Sequence[int], abstract: Any, vocabulary: str) -> Any:
     """Average the parameters of several checkpoints (section 6.1).
 
     Args:
       folder: the checkpoints.
       steps: which of them.
       abstract: the tree of the parameters, as for ``Checkpoints.restore``.
+      vocabulary: the digest of theirs.
 
     Returns:
       Their arithmetic mean, summed in float64, in the structure, dtypes and shardings
       of ``abstract``.
 
     Raises:
-      UserError: a step is absent or damaged, or its parameters differ in shape.
+      UserError: a step is absent or damaged, its parameters differ in shape, or it was
+        trained with another vocabulary.
     """
     wanted, structure = jax.tree.flatten(_with_shardings(abstract))
     total = [np.zeros(like.shape, np.float64) for like in wanted]
     with Checkpoints(folder, keep=len(steps)) as checkpoints:
         for step in steps:
-            _, tree, _ = checkpoints.restore({"params": abstract}, step)
+            _, tree, metadata = checkpoints.restore({"params": abstract}, step)
+            check_vocabulary(folder / str(step), metadata, vocabulary)
             for sum_, leaf in zip(total, jax.tree.leaves(tree), strict=True):
                 sum_ += np.asarray(leaf, np.float64)
     means = []
@@ -249,6 +324,37 @@ def save_inference(
     """Save parameters alone, e.g. averaged ones, marked as inference-only."""
     with Checkpoints(folder, keep=1) as checkpoints:
         checkpoints.save(step, {"params": params}, metadata | {"inference_only": True})
+
+
+def remove_before(folder: Path, step: int) -> None:
+    """Remove the checkpoints of steps before one."""
+    with Checkpoints(folder, keep=1) as checkpoints:
+        checkpoints._remove_unless(lambda other: other >= step)
+
+
+def _check_room(folder: Path, tree: Any) -> None:
+    """Raise before Orbax begins to write what cannot be written to its end."""
+    need = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+    largest, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    free = shutil.disk_usage(folder).free
+    number, room = errno.ENOSPC, free
+    if largest != resource.RLIM_INFINITY and largest < free:
+        number, room = errno.EFBIG, largest
+    if need > room:
+        said = f"{os.strerror(number)}: a checkpoint takes {need:,} bytes of {room:,}"
+        raise OSError(number, said, str(folder))
+
+
+@contextlib.contextmanager
+def _written(path: Path) -> Iterator[None]:
+    """Raise what the system said where TensorStore wraps it: a full disk, say."""
+    try:
+        yield
+    except ValueError as error:
+        if found := re.search(r"os_error_code='(\d+)'", str(error)):
+            number = int(found[1])
+            raise OSError(number, os.strerror(number), str(path)) from error
+        raise
 
 
 def _orbax() -> Any:
@@ -305,7 +411,7 @@ def _record(path: Path) -> dict[str, Any]:
         record = ocp.metadata(path).custom_metadata
     except Exception as error:  # Orbax raises errors of every kind for bad files
         raise Damaged(f"unreadable ({type(error).__name__})") from error
-    if not isinstance(record, dict):
+    if not isinstance(record, dict) or not record.keys() >= _RECORDED:
         raise Damaged("its metadata are missing")
     return record
 
@@ -313,21 +419,33 @@ def _record(path: Path) -> dict[str, Any]:
 def _digests(path: Path) -> dict[str, str]:
     digests = {}
     for file in sorted(path.rglob("*")):
-        if file.is_file() and not file.name.startswith(_DIGESTS):
+        if file.is_file() and file != path / _DIGESTS:
             with file.open("rb") as stream:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
             digests[str(file.relative_to(path))] = digest
     return digests
 
 
+def _set_aside(path: Path) -> Path:
+    """Take a checkpoint its name, so that a kill leaves no part of it that counts."""
+    aside = path.with_suffix(".removed")
+    if aside.exists():  # by a kill
+        _remove(aside)
+    os.rename(path, aside)
+    return aside
+
+
 def _remove(path: Path) -> None:
-    """Remove the folder of a step; a kill leaves no partial checkpoint that counts.
+    """Remove a checkpoint that was set aside, or was never complete.
 
     A disk with a bin, like Google Drive, keeps what is removed and counts it: the files
     are emptied first. Those that cannot be are removed as they are, and so are those
     with another name, which may be somebody's copy.
     """
-    (path / _DIGESTS).unlink(missing_ok=True)  # first: now it is no checkpoint any more
+    if path.is_symlink() or not path.is_dir():
+        path.unlink()
+        return
+    (path / _DIGESTS).unlink(missing_ok=True)  # first: the bin may give it back
     for file in path.rglob("*"):
         if file.is_file() and not file.is_symlink() and file.stat().st_nlink == 1:
             with contextlib.suppress(PermissionError):

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
-from transformer import parallel
-from transformer.config import Config, UserError
+from transformer import config, parallel
+from transformer.config import Config
 from transformer.models import Model, stacks
 from transformer.parallel import hosts
-from transformer.run.checkpoints import Checkpoints
+from transformer.run import folder
+from transformer.run.checkpoints import Checkpoints, check_vocabulary
+from transformer.run.history import Claim
 from transformer.run.provenance import write_run_record
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Keeper:
     """Saves and restores the state of a run.
 
@@ -44,6 +46,8 @@ class Keeper:
     checkpoints: Checkpoints
     vocabulary: str
     checksums: Mapping[str, Any]
+    _started: str | None = None
+    _changes: Sequence[Mapping[str, Any]] = ()
 
     @functools.cached_property
     def _is_stacked(self) -> bool:
@@ -60,17 +64,19 @@ class Keeper:
 
     def begin(self, draw: Callable[[], Any], log: Callable[[str], None]) -> Any:
         """Return the state to start or to resume from, and its target tokens."""
+        before = folder.read_record(self.workdir)
+        self._started = before.get("started")
         if not self.checkpoints.steps():
             # Each device draws what it holds, sharded like a restored state.
             return sharded(draw, self.abstract)(), 0
         step, tree, metadata = self.checkpoints.restore(self._kept._asdict())
-        if metadata["vocabulary"] != self.vocabulary:
-            raise UserError(
-                f"checkpoint of step {step}: expected vocabulary "
-                f"{self.vocabulary[:12]}, got {metadata['vocabulary'][:12]}; the "
-                "corpus was prepared anew: choose another workdir"
-            )
+        check_vocabulary(f"checkpoint of step {step}", metadata, self.vocabulary)
         log(f"resuming from step {step:,}")
+        if not before:
+            log(f"{self.workdir / 'record.json'}: none found, it begins anew")
+        now = _changes(metadata["config"], self.settings)
+        earlier = [one for one in before.get("changes", []) if one["step"] < step]
+        self._changes = earlier + ([{"step": step, **now}] if now else [])
         state = type(self.abstract)(**tree)
         if self._is_stacked:
             put = functools.partial(stacks.stack, self.model.stacks)
@@ -83,6 +89,7 @@ class Keeper:
         step: int,
         tokens: int,
         metric: float | None,
+        metrics: Claim,
         temporary: bool = False,
     ) -> None:
         """Save the state after so many steps and target tokens."""
@@ -94,14 +101,14 @@ class Keeper:
         }
         tree = self._unstack(state) if self._is_stacked else state
         self.checkpoints.save(step, tree._asdict(), metadata, metric, temporary)
-        self.record(tokens)
+        self.record(tokens, metrics)
 
     @functools.cached_property
     def _unstack(self) -> Callable[[Any], Any]:
         apart = functools.partial(stacks.unstack, self.model.stacks)
         return sharded(apart, self._kept)
 
-    def record(self, tokens: int, ended: bool = False) -> None:
+    def record(self, tokens: int, metrics: Claim, ended: bool = False) -> None:
         """Write the record of the run."""
         if hosts.primary():
             write_run_record(
@@ -111,8 +118,18 @@ class Keeper:
                 self.checksums,
                 tokens,
                 sizes=self.sizes,
+                metrics=metrics,
+                changes=self._changes,
+                started=self._started,
                 ended=ended,
             )
+
+
+def _changes(saved: Any, settings: Config) -> dict[str, list[Any]]:
+    """Return what the configuration of a checkpoint and that of the run have apart."""
+    old = config.flatten(config.resolve_saved(saved))
+    new = config.flatten(settings)
+    return {key: [old.get(key), new[key]] for key in new if old.get(key) != new[key]}
 
 
 def sharded(function: Callable[..., Any], abstract: Any) -> Callable[..., Any]:

@@ -11,6 +11,8 @@ import jax
 from transformer.config import Config, UserError
 from transformer.run.records import Records
 
+LARGEST = 700  # nats per token; the exponential of more is no number
+
 
 class Meter:
     """Reads a step's metrics one step later, so that the host never waits for it.
@@ -64,7 +66,7 @@ class Meter:
 
     def validated(self, step: int, nll: float) -> None:
         """Log a validation, ``nll`` in nats per token."""
-        perplexity = math.exp(nll) if nll < 700 else math.inf
+        perplexity = math.exp(nll) if not nll >= LARGEST else math.inf
         self._records.log(
             step, {"validation_nll": nll, "validation_perplexity": perplexity}
         )
@@ -73,8 +75,15 @@ class Meter:
     def _check_finite(self, step: int, metrics: dict[str, Any]) -> None:
         limit = self._settings.optimizer.nonfinite_limit
         if metrics["skipped_in_a_row"] >= limit:
-            raise UserError(
+            raise diverged(
                 f"step {step}: expected finite gradients, got {limit} steps in a row "
-                "that were not; lower optimizer.scale, raise optimizer.warmup, set "
-                "optimizer.clip_norm, or try model.dtype=float32"
+                "that were not"
             )
+
+
+def diverged(problem: str) -> UserError:
+    """Return the error of a run that diverged, with what helps against that."""
+    return UserError(
+        f"{problem}; lower optimizer.scale, raise optimizer.warmup, set "
+        "optimizer.clip_norm, or try model.dtype=float32"
+    )

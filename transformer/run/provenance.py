@@ -5,18 +5,17 @@ from __future__ import annotations
 import datetime
 import functools
 import importlib.metadata
-import json
 import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import transformer
 from transformer import config
-from transformer.run.records import write_json
+from transformer.files import sealed
 
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 _LIBRARIES = re.compile(r"nvidia-|jax-cuda|jax-rocm|libtpu", re.IGNORECASE)
@@ -30,25 +29,29 @@ def write_run_record(
     tokens: int,
     *,
     sizes: Mapping[str, int],
+    metrics: Mapping[str, Any],
+    changes: Sequence[Mapping[str, Any]] = (),
+    started: str | None = None,
     ended: bool = False,
 ) -> None:
     """Write record.json: what a reader needs to make the run again.
 
     Args:
-      workdir: folder of the run; a record that is there keeps its time of start.
+      workdir: folder of the run.
       settings: the resolved configuration, as the user wrote it.
       vocabulary_digest: of the tokenizers.
       checksums: by split, of the data.
       tokens: target tokens, padding not counted, that training has seen so far.
       sizes: that were taken where the configuration leaves them to the device.
+      metrics: size and digest of metrics.jsonl, see ``history.py``.
+      changes: of the configuration, each with the step after which it holds.
+      started: when the run began, None = now.
       ended: the run is complete; else "ended" is null.
     """
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    path = workdir / "record.json"
-    started = json.loads(path.read_bytes())["started"] if path.exists() else now
     here = machine()
-    write_json(
-        path,
+    sealed.write_json(
+        workdir / "record.json",
         {
             "name": settings.name,
             "seed": settings.seed,
@@ -56,9 +59,11 @@ def write_run_record(
             "vocabulary_digest": vocabulary_digest,
             "data": checksums,
             "tokens": tokens,
-            "started": started,
+            "started": started or now,
             "ended": now if ended else None,
             "sizes": dict(sizes),
+            "metrics": dict(metrics),
+            "changes": list(changes),
             "versions": here.pop("versions"),
             "devices": _devices(),
             "machine": {"operands": _operands(settings.model.dtype), **here},

@@ -4,47 +4,19 @@ from __future__ import annotations
 
 import datetime
 import functools
-import json
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer import config
+from transformer.run.history import Claim, History
 
 
 def announce(text: str) -> None:
     """Print a line at once, also where the output is a file."""
     print(text, flush=True)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write indented JSON atomically: the file is the old one or the new one."""
-    scratch = path.with_name(f"{path.name}.partial")
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    scratch.write_text(text + "\n", encoding="utf-8")
-    os.replace(scratch, path)
-
-
-def read_metrics(workdir: Path) -> list[dict[str, Any]]:
-    """Return the lines of metrics.jsonl in order, without one truncated by a kill.
-
-    Raises:
-      UserError: if a line is no JSON.
-    """
-    path = workdir / "metrics.jsonl"
-    if not path.exists():
-        return []
-    whole = [line for line in path.read_bytes().splitlines(True) if line[-1:] == b"\n"]
-    try:
-        return [json.loads(line) for line in whole]
-    except ValueError as error:
-        raise config.UserError(
-            f"{path}: expected one JSON object per line: {error}"
-        ) from None
 
 
 class Records:
@@ -61,6 +33,7 @@ class Records:
         total_steps: int,
         step: int = 0,
         log: Callable[[str], None] = print,
+        record: Callable[[Claim], None] = lambda claim: None,
     ) -> None:
         """Open the files of a run, and forget what was written after ``step``.
 
@@ -69,9 +42,9 @@ class Records:
           total_steps: where the progress ends.
           step: of the checkpoint that the run resumes from.
           log: takes a line where there is no terminal to draw a bar on.
+          record: as for ``History``.
         """
-        _truncate(workdir / "metrics.jsonl", step)
-        self._lines = (workdir / "metrics.jsonl").open("a", encoding="utf-8")
+        self._lines = History(workdir, step, record)
         self._workdir, self._step = workdir, step
         self._total = total_steps
         self._print = log
@@ -107,10 +80,13 @@ class Records:
         """
         numbers = {k: float(v) for k, v in {**values, **(timing or {})}.items()}
         line = {k: v if math.isfinite(v) else None for k, v in numbers.items()}
-        self._lines.write(json.dumps({"step": step, **line}) + "\n")
-        self._lines.flush()
+        self._lines.add({"step": step, **line})
         for name, value in numbers.items():
             self._events.add_scalar(name, value, step)
+
+    def claim(self) -> Claim:
+        """Return what record.json is to say of the lines so far."""
+        return self._lines.claim()
 
     @functools.cached_property
     def _events(self) -> Any:
@@ -170,6 +146,9 @@ class NoRecords(Records):
         timing: Mapping[str, float] | None = None,
     ) -> None:
         pass
+
+    def claim(self) -> Claim:
+        return {}
 
     def show(self, step: int, loss: float, tokens_per_second: float) -> None:
         pass
@@ -249,16 +228,3 @@ def _live() -> Any:
     from rich.live import Live
 
     return Live(console=Console(stderr=True), auto_refresh=False)
-
-
-def _truncate(path: Path, step: int) -> None:
-    """Truncate a file of lines at the first of a later step, or broken by a kill."""
-    if not path.exists():
-        return
-    with path.open("r+b") as lines:
-        end = 0
-        for line in lines:
-            if not line.endswith(b"\n") or json.loads(line)["step"] > step:
-                break
-            end += len(line)
-        lines.truncate(end)

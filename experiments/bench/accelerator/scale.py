@@ -38,7 +38,7 @@ def flags_of(**changes: object) -> tuple[str, ...]:
 
 LITTLE = flags_of(model__layers=1, model__d_model=16, model__d_ff=32, model__heads=2)
 LITTLE += flags_of(model__d_k=8, model__d_v=8)
-_SHORT = flags_of(tokenizer__vocab_size=60, batch__tokens=64, data__max_length=8)
+_SHORT = flags_of(tokenizer__vocab_size=60, batch__tokens=128, data__max_length=8)
 FEW = flags_of(data__train_pairs=300, batch__tokens=512, decode__tokens=512)
 TINY = Scale(
     peak=(64, 2),

@@ -9,9 +9,11 @@ from ml_collections.config_flags import config_flags
 
 from transformer import config
 from transformer.cli.configs import override_arguments
-from transformer.cli.flags import Command, given
+from transformer.cli.files import writable, write_json
+from transformer.cli.flags import FLAGS, Command, given, only_for
 from transformer.cli.start import start_devices
 
+_KINDS = FLAGS["what"].choices
 _SIZES = ("tokens", "length", "rounds")
 
 
@@ -22,7 +24,7 @@ def run(values: flags.FlagValues) -> int:
     from transformer.tools.bench.table import bench
 
     flag = values["config"]
-    bench(
+    rows = bench(
         settings,
         [
             f"--config={config_flags.get_config_filename(flag)}",
@@ -30,9 +32,12 @@ def run(values: flags.FlagValues) -> int:
         ],
         values.what,
         **given(values, _SIZES),
-        output=Path(values.output) if values.output else None,
-        profile=Path(values.profile) if values.profile else None,
+        profile=writable(Path(values.profile), "profile") if values.profile else None,
     )
+    if values.output:
+        from transformer.run.provenance import machine
+
+        write_json(values.output, rows | {"machine": machine()})
     return 0
 
 
@@ -40,4 +45,9 @@ COMMAND = Command(
     run,
     ("config",),
     ("what", *_SIZES, "output", "profile"),
+    rules=(
+        only_for("what", ["train", "greedy", "beam", "memory"], "tokens", "length"),
+        only_for("what", [x for x in _KINDS if x != "memory"], "rounds"),
+        only_for("what", ["train", "greedy", "beam"], "profile"),
+    ),
 )

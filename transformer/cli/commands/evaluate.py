@@ -7,7 +7,7 @@ from pathlib import Path
 from absl import flags
 
 from transformer.cli.files import trained
-from transformer.cli.flags import HOSTS, Command
+from transformer.cli.flags import HOSTS, PROCESSES, Command
 from transformer.cli.start import started
 
 
@@ -25,4 +25,5 @@ COMMAND = Command(
     run,
     ("workdir",),
     ("split", "step", "average", "device", *HOSTS),
+    rules=PROCESSES,
 )

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 from absl import flags
 
 from transformer import config
-from transformer.cli.files import write
-from transformer.cli.flags import Command, choice_flag, count_flag, given, text_flag
+from transformer.cli.files import write, write_json
+from transformer.cli.flags import (
+    Command,
+    Rule,
+    choice_flag,
+    count_flag,
+    given,
+    only_with,
+    only_without,
+    text_flag,
+)
 from transformer.cli.start import start_devices
-from transformer.config import Config, UserError
+from transformer.config import Config
 from transformer.pictures.tables import markdown
 from transformer.tools.targets import TARGETS
 
@@ -19,27 +27,20 @@ from transformer.tools.targets import TARGETS
 def run(values: flags.FlagValues) -> int:
     """Run the command with the values of its flags; return the exit code."""
     settings = config.resolve(values.config)
-    if values.target and values.simulate is not None:
-        raise UserError(
-            "plan: expected either --target or --simulate; leave one of them out"
-        )
-    for flag in ("what", "shapes"):
-        if values.target is None and values[flag].value is not None:
-            raise UserError(f"plan: expected --target with --{flag}; add it")
     if values.target is None:
         return _plan_meshes(settings, values)
     start_devices("cpu")
     from transformer.tools.plan.table import plan
 
-    plan(
+    rows = plan(
         settings,
         values.target,
         values.what or "all",
         **given(values, ("tokens", "length")),
         every=values.shapes == "all",
-        output=Path(values.output) if values.output else None,
         progress=_progress,
     )
+    write_json(values.output, rows)
     return 0
 
 
@@ -80,4 +81,13 @@ COMMAND = Command(
         ),
         "output": text_flag("file to write: JSON with --target, else the table"),
     },
+    (
+        only_with("target", "what", "shapes"),
+        only_without("target", "simulate"),
+        Rule(
+            ("shapes",),
+            lambda values: values.what in (None, "all", "train"),
+            "with --what=all or train only; change that",
+        ),
+    ),
 )

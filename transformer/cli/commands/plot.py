@@ -9,16 +9,27 @@ from typing import Any
 from absl import flags
 
 from transformer.cli.files import picture_form, reading, trained, write
-from transformer.cli.flags import Command, choice_flag, count_flag, text_flag
+from transformer.cli.flags import (
+    Command,
+    choice_flag,
+    count_flag,
+    file_flag,
+    only_for,
+    only_with,
+    text_flag,
+)
 from transformer.cli.start import start_devices
 from transformer.config import UserError
 from transformer.pictures.plots import FORMS
 from transformer.pictures.tables import markdown
 
+_WIDEST = 4096  # positions are drawn a dot for each dimension
+
 
 def run(values: flags.FlagValues) -> int:
     """Run the command with the values of its flags; return the exit code."""
     form = picture_form(values.output, FORMS)
+    width = _even_width(values) if values.what == "positions" else 0
     start_devices(values.device)
     from transformer.pictures import curves
 
@@ -31,7 +42,6 @@ def run(values: flags.FlagValues) -> int:
         drawn = curves.curves(list(map(Path, _folders(values))))
     elif values.what == "positions":
         learned = None if values.workdir is None else _loaded(values)
-        (width,) = _counts(values, "d_model")[:1]
         drawn = curves.positions(values.length, width, learned)
     else:
         model, words = _loaded(values), _words(values)
@@ -48,7 +58,22 @@ def _counts(values: flags.FlagValues, name: str) -> list[int]:
         raise UserError(
             f"--{name}: expected whole numbers such as 512,1024; got {text}; change it"
         )
-    return [int(part) for part in text.split(",")]
+    counts = [int(part) for part in text.split(",")]
+    if max(counts) >= 2**31:
+        raise UserError(
+            f"--{name}: expected whole numbers below 2^31, got {text}; change it"
+        )
+    return counts
+
+
+def _even_width(values: flags.FlagValues) -> int:
+    width, *more = _counts(values, "d_model")
+    if more or width % 2 or width > _WIDEST:
+        raise UserError(
+            f"--d_model: expected one even number up to {_WIDEST:,} with "
+            f"--what=positions, got {values.d_model}; change it"
+        )
+    return width
 
 
 def _folders(values: flags.FlagValues) -> list[str]:
@@ -94,7 +119,18 @@ COMMAND = Command(
         ),
         "output": text_flag("file to write: .png, .svg or .pdf"),
         "workdir": text_flag("folder of a run; of several, separated by commas"),
-        "length": count_flag("positions", 64, least=2),
-        "input": text_flag("file of words to place, one per line"),
+        "length": count_flag("positions", 64, least=2, most=4096),
+        "input": file_flag("file of words to place, one per line"),
     },
+    (
+        only_for("what", ["schedule"], "warmup", "steps"),
+        only_for("what", ["schedule", "positions"], "d_model"),
+        only_for("what", ["smoothing"], "smoothing", "ids"),
+        only_for("what", ["positions"], "length"),
+        only_for("what", ["curves", "positions", "embeddings"], "workdir"),
+        only_for("what", ["positions", "embeddings"], "step"),
+        only_with("workdir", "step"),
+        only_for("what", ["embeddings"], "words", "input", "method", "side"),
+        only_for("what", ["embeddings"], "neighbours"),
+    ),
 )

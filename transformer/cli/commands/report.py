@@ -8,7 +8,7 @@ from absl import flags
 
 from transformer.cli.configs import ablated_file, override_arguments, row_names
 from transformer.cli.files import write
-from transformer.cli.flags import Command
+from transformer.cli.flags import Command, only_with
 from transformer.cli.parse import CONFIGURED, parse, resolved
 from transformer.cli.start import start_devices
 from transformer.config import Config, UserError
@@ -20,11 +20,6 @@ def run(values: flags.FlagValues) -> int:
     """Run the command with the values of its flags; return the exit code."""
     if values.workdir is None and not values.static:
         raise UserError("report: expected --workdir, --static or both; give one")
-    if (values.timed or values.config is not None) and not values.static:
-        raise UserError(
-            "report: expected --static with --config or --timed; add it, or leave them "
-            "out"
-        )
     from transformer.paper import report, runs
     from transformer.pictures.tables import page
 
@@ -68,4 +63,5 @@ COMMAND = Command(
     run,
     (),
     ("workdir", "format", "output", "static", "timed", "config"),
+    rules=(only_with("static", "timed", "config"),),
 )

@@ -8,7 +8,7 @@ from absl import flags
 
 from transformer import config
 from transformer.cli.files import writable
-from transformer.cli.flags import HOSTS, Command
+from transformer.cli.flags import HOSTS, PROCESSES, Command
 from transformer.cli.start import started
 
 
@@ -27,4 +27,5 @@ COMMAND = Command(
     run,
     ("config", "workdir"),
     HOSTS,
+    rules=PROCESSES,
 )

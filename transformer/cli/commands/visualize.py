@@ -8,12 +8,22 @@ from pathlib import Path
 from absl import flags
 
 from transformer.cli.files import picture_form, reading, trained, write
-from transformer.cli.flags import Command, count_flag, given, switch_flag, text_flag
+from transformer.cli.flags import (
+    Command,
+    count_flag,
+    file_flag,
+    given,
+    only_with,
+    only_without,
+    switch_flag,
+    text_flag,
+)
 from transformer.cli.start import start_devices
 from transformer.config import UserError
 from transformer.pictures.plots import FORMS
 
 _WHICH = ("layers", "heads", "kind", "word")  # of the maps that are drawn
+_MAPS = ("target", *_WHICH)
 _PENALTY = ("alpha", "length_penalty")
 
 
@@ -48,8 +58,6 @@ def _show_heads(values: flags.FlagValues, workdir: Path) -> str | bytes:
 
 def _show_search(values: flags.FlagValues, workdir: Path) -> str | bytes:
     form = picture_form(values.output, ["html", *FORMS])
-    if values.source is None:
-        raise UserError("visualize: expected --source with --beam; add it")
     start_devices(values.device)
     from transformer.pictures import search_tree
 
@@ -86,7 +94,7 @@ COMMAND = Command(
         "beam": switch_flag("draw the tree of the beam search for --source instead"),
         "width": count_flag("hypotheses kept by --beam (default: the config's)"),
         "target": text_flag("its translation (default: the model's own)"),
-        "input": text_flag(
+        "input": file_flag(
             "of --statistics: file of sentences, one per line (default: standard input)"
         ),
         "output": text_flag(
@@ -94,4 +102,10 @@ COMMAND = Command(
             "--statistics also .md or .csv (default: a table on standard output)"
         ),
     },
+    (
+        only_without("statistics", *_MAPS, "beam"),
+        only_without("beam", *_MAPS),
+        only_with("beam", "width", *_PENALTY),
+        only_with("statistics", "input", "translations"),
+    ),
 )

@@ -14,6 +14,7 @@ from typing import BinaryIO
 from transformer import config
 from transformer.config import UserError
 from transformer.data.sources.source import Checksums, Pair, Split, sha256
+from transformer.files.lines import decoded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,8 +25,7 @@ class Text:
     ``news.en.gz``, where there is no ``news.en``), then ``web.en`` and ``web.de``.
     ``"SOURCE_FILE,TARGET_FILE"`` in place of a stem names two files outright.
 
-    A line ends at ``"\\n"`` and nowhere else; one ``"\\r"`` before it belongs to the
-    line end, and a byte order mark at the start of a file is not part of its text.
+    What ends a line, and what is no part of its text, says ``files.lines``.
     """
 
     data: config.Data
@@ -105,22 +105,13 @@ def read_lines(path: pathlib.Path) -> Iterator[str]:
     Args:
       path: the file; a name that ends in ``.gz`` is decompressed.
 
-    Yields:
-      What stands between two ``"\n"``, less one ``"\r"`` at its end.
+    Returns:
+      What stands between two ``"\n"``, see ``files.lines``.
 
     Raises:
       UserError: for invalid UTF-8, naming the line, and for files that cannot be read.
     """
-    for number, raw in enumerate(_raw_lines(path), 1):
-        try:
-            line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"{path}, line {number}: expected UTF-8, got byte "
-                f"0x{raw[error.start]:02x} at position {error.start}; "
-                "convert the file to UTF-8"
-            ) from None
-        yield line.removesuffix("\n").removesuffix("\r")
+    return decoded(_raw_lines(path), path)
 
 
 def _parallel_lines(source: pathlib.Path, target: pathlib.Path) -> Iterator[Pair]:

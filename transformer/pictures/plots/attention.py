@@ -47,15 +47,9 @@ def head_maps(
             axes.grid(False)
             axes.tick_params(length=0)
         for axes in panels[-1]:
-            axes.set_xticks(
-                range(len(columns)),
-                columns,
-                rotation=90,
-                fontsize=size,
-                parse_math=False,
-            )
+            axes.set_xticks(range(len(columns)), columns, rotation=90, fontsize=size)
         for axes in panels[:, 0]:
-            axes.set_yticks(range(len(rows)), rows, fontsize=size, parse_math=False)
+            axes.set_yticks(range(len(rows)), rows, fontsize=size)
         figure.suptitle(title)
 
     margin = 0.08 * max(len(label) for label in [*rows, *columns]) + 0.3
@@ -133,19 +127,9 @@ def _paint_lines(
             va="bottom",
             fontsize="small",
             fontweight="bold" if t in one.chosen else "normal",
-            parse_math=False,
         )
     for s, label in enumerate(columns):
-        axes.text(
-            s,
-            -0.21,
-            label,
-            rotation=90,
-            ha="center",
-            va="top",
-            fontsize="small",
-            parse_math=False,
-        )
+        axes.text(s, -0.21, label, rotation=90, ha="center", va="top", fontsize="small")
     axes.set_xlim(-0.7, max(len(rows), len(columns)) - 0.3)
     axes.set_ylim(-0.2, 1)
     axes.set_axis_off()

@@ -36,7 +36,7 @@ def powers(
         axes.set(title=title, xlabel=x_label, ylabel=y_label)
         figure.legend(loc="outside lower center")
 
-    return Picture(paint, 7, 5.5)
+    return Picture(paint, 7, 5.5, mathematics=True)  # of the powers of ten
 
 
 def curves(
@@ -95,11 +95,9 @@ def panels(
         every[-1].set_xlabel(x_label)
         handles = [every[0].plot([], [], color=colours[name])[0] for name in names]
         columns = int(_CURVES_WIDTH / (0.7 + 0.09 * max(map(len, names))))
-        legend = figure.legend(
+        figure.legend(
             handles, names, loc="outside lower center", ncols=min(max(columns, 1), 4)
         )
-        for text in legend.get_texts():
-            text.set_parse_math(False)
 
     return Picture(paint, _CURVES_WIDTH, 1.6 + 2.4 * len(panels))
 

@@ -47,11 +47,13 @@ class Picture(NamedTuple):
       paint: draws on an empty figure.
       width: of the figure, inches of 72 points.
       height: of the figure.
+      mathematics: read $...$ in texts as formulas, where none is a user's.
     """
 
     paint: Callable[[Figure], None]
     width: float
     height: float
+    mathematics: bool = False
 
     def svg(self) -> str:
         """Return one ``<svg>`` element on a transparent ground."""
@@ -80,7 +82,8 @@ class Picture(NamedTuple):
         from matplotlib.figure import Figure
 
         metadata: Any = dict.fromkeys(nothing)
-        with matplotlib.rc_context(_SETTINGS):
+        settings = _SETTINGS | {"text.parse_math": self.mathematics}
+        with matplotlib.rc_context(settings):
             figure = Figure(figsize=(self.width, self.height))
             self.paint(figure)
             figure.savefig(file, format=form, metadata=metadata, **options)

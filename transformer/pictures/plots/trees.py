@@ -54,7 +54,7 @@ def tree(title: str, branches: Sequence[Branch]) -> Picture:
                     linewidth=2 if branch.best else 0.8,
                     zorder=2 if branch.best else 1,
                 )
-            text: Any = {"ha": "center", "parse_math": False, "zorder": 3}
+            text: Any = {"ha": "center", "zorder": 3}
             axes.text(
                 branch.depth,
                 row - 0.08,

@@ -85,7 +85,7 @@ def bars(
             axes.bar_label(
                 drawn, fmt="{:.3g}", fontsize="x-small", rotation=90, padding=2
             )
-        axes.set_xticks(range(len(x_labels)), x_labels, parse_math=False)
+        axes.set_xticks(range(len(x_labels)), x_labels)
         axes.set(title=title, ylabel=y_label)
         axes.grid(False, axis="x")
         axes.margins(y=0.2)
@@ -117,7 +117,6 @@ def points(
                 (3, 3),
                 textcoords="offset points",
                 fontsize="small",
-                parse_math=False,
             )
         axes.margins(0.12)
         axes.set(title=title, xlabel=note)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from transformer.run.history import read_metrics
 from transformer.run.records import Board
 from transformer.tools.ablate.runs import Run
 
@@ -24,13 +24,9 @@ class Progress:
 
 def progress_of(run: Run) -> Progress:
     """Read how far a run has come from its metrics.jsonl, also while it is written."""
-    try:
-        text = (run.workdir / "metrics.jsonl").read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return Progress()
     last: dict[str, Any] = {"step": 0}
-    for line in text.split("\n")[:-1]:  # a line without its end is being written
-        last |= json.loads(line)
+    for line in read_metrics(run.workdir):
+        last |= line
     left = None
     if last.get("seconds") is not None:
         train = run.settings.train

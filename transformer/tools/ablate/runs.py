@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import json
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from transformer import config
 from transformer.config import Config, UserError
+from transformer.run import folder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,28 +162,24 @@ def _check_distinct(runs: Sequence[Run]) -> None:
 
 def _check_workdir(run: Run) -> None:
     """Refuse the folder of a run that was begun with another configuration."""
-    path = run.workdir / "config.json"
-    begun = [*run.workdir.glob("results.json")]
-    begun += run.workdir.glob("checkpoints/*/digests.json")
-    if not (begun and path.exists()):
-        return
-    old = config.resolve_saved(json.loads(path.read_bytes()))
-    changes = config.other_run(old, run.settings)
-    if changes:
-        raise UserError(
-            f"{run.workdir} belongs to another configuration; expected the same, got "
-            f"{'; '.join(changes)}; choose another workdir or change it back"
+    saved = run.workdir.glob("checkpoints/*/digests.json")
+    steps = [int(x.parent.name) for x in saved if x.parent.name.isdecimal()]
+    begun = bool(steps) or (run.workdir / "results.json").exists()
+    if begun and (run.workdir / "config.json").exists():
+        old = folder.read_settings(run.workdir)
+        # Without a checkpoint nothing can go on: it would be trained anew.
+        folder.check_same_run(
+            run.workdir,
+            old,
+            run.settings,
+            max(steps, default=0),
+            steps_may_change=bool(steps),
         )
 
 
 def finished(run: Run) -> bool:
     """Return whether a run has its final results: on the test pairs, at its end."""
-    try:
-        results = json.loads((run.workdir / "results.json").read_bytes())
-    except (OSError, ValueError):
-        return False
-    measured = results.get("split"), results.get("step")
-    return measured == ("test", run.settings.train.steps)
+    return folder.is_finished(run.workdir, run.settings)
 
 
 def commands(runs: Sequence[Run]) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from transformer import models
-from transformer.config import Config
+from transformer.config import Config, UserError
 from transformer.ids import EOS, PAD
 from transformer.models import Model
 
@@ -17,9 +17,19 @@ def make_sized_model(settings: Config) -> Model:
 
 
 def batch_rows(settings: Config, tokens: int, length: int) -> int:
-    """Return the rows of a batch of so many padded tokens per side."""
+    """Return the rows of a batch of so many padded tokens per side.
+
+    Raises:
+      UserError: if there is no room for ``batch.multiple`` rows.
+    """
     multiple = settings.batch.multiple
-    return max(tokens // length // multiple, 1) * multiple
+    if multiple * length > tokens:
+        raise UserError(
+            f"--length: expected room for batch.multiple = {multiple} rows in --tokens "
+            f"= {tokens:,}, at most {tokens // multiple:,}, got {length:,}; change one "
+            "of them"
+        )
+    return tokens // length // multiple * multiple
 
 
 def ragged_sentences(rows: int, length: int, vocabulary: int) -> np.ndarray:

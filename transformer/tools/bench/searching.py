@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer import decode, models
-from transformer.config import Config
+from transformer import decode, fitting, models
+from transformer.config import Config, UserError
 from transformer.ids import BOS
 from transformer.models import Model
 from transformer.nn import hardware
+from transformer.search import Search
 from transformer.tools import traces
 from transformer.tools.bench.clock import measure, spread, times
 from transformer.tools.bench.made_up import make_sized_model, ragged_sentences
@@ -39,6 +40,9 @@ class Searcher:
         self.variables, self.source = draw(), jnp.asarray(source)
         rows, length = source.shape
         limits, wanted = jnp.full((rows,), length), settings.decode
+        how = Search(beams, wanted.alpha, wanted.length_penalty)
+        check = fitting.SearchCheck(settings, model, how, rows, length, length)
+        check.before(self.variables)
         penalty = decode.length_penalty(wanted.length_penalty, wanted.alpha)
         marks = {"bos": BOS, "eos": _NEVER}
 
@@ -53,6 +57,7 @@ class Searcher:
         start = time.perf_counter()
         self.compiled = search.lower(self.variables, self.source).compile()
         self.compile_seconds = time.perf_counter() - start
+        check.compiled(self.compiled)
 
     def __call__(self) -> Any:
         return self.compiled(self.variables, self.source)
@@ -81,7 +86,12 @@ def measure_search(
     """
     vocabulary = models.configured_vocabulary(settings)
     model = make_sized_model(settings)
-    height = max(tokens // length, 1)
+    if length > tokens:
+        raise UserError(
+            f"--length: expected at most --tokens = {tokens:,}, got {length:,}; change "
+            "one of them"
+        )
+    height = tokens // length
     source = ragged_sentences(height, length, vocabulary)
     search = Searcher(settings, model, source, beams)
     times(1, search)

@@ -8,11 +8,10 @@ from typing import Any
 
 import jax
 
-from transformer import models
-from transformer.config import Config, UserError
+from transformer import fitting, models
+from transformer.config import Config
 from transformer.parallel import sizes
-from transformer.run.provenance import machine
-from transformer.run.records import announce, write_json
+from transformer.run.records import announce
 from transformer.tools.bench.feeding import measure_input
 from transformer.tools.bench.loop import measure_loop
 from transformer.tools.bench.memory import measure_memory, process_memory
@@ -29,7 +28,6 @@ def bench(
     tokens: int | None = None,
     length: int = 32,
     rounds: int = 5,
-    output: Path | None = None,
     profile: Path | None = None,
     log: Callable[[str], None] = announce,
 ) -> dict[str, Any]:
@@ -43,7 +41,6 @@ def bench(
         for "input" a step is one batch, whatever ``batch.lengths`` is.
       length: of the longest sentence; the shortest is half as long.
       rounds: measurements, of which the median is printed.
-      output: file for the same numbers, and what they were measured with, as JSON.
       profile: folder for a trace of one more step, for TensorBoard or Perfetto; its
         costliest operations are printed too.
       log: takes the results, one line at a time.
@@ -52,14 +49,10 @@ def bench(
       What is printed, by name.
 
     Raises:
-      UserError: if a trace is asked for of what no device does.
+      UserError: if a sentence is longer than all that there is room for.
     """
-    if profile is not None and what in ("loop", "input", "startup", "memory"):
-        raise UserError(
-            f"--profile: expected --what=train, greedy or beam, got {what}; "
-            "leave it out"
-        )
     rows: dict[str, Any] = {"what": what, "device": jax.devices()[0].device_kind}
+    fitting.check_sizes(settings)
     settings = sizes.here(settings, models.configured_vocabulary(settings))
     if what == "train":
         rows |= measure_training(
@@ -84,8 +77,6 @@ def bench(
         log(f"{name:{width}}  {_text(value)}")
     for cost in costliest:
         log(f"{cost.milliseconds:10.2f} ms  {cost.calls:5} x  {cost.operation}")
-    if output is not None:
-        write_json(output, rows | {"machine": machine()})
     return rows
 
 

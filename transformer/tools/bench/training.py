@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 import time
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer import models
+from transformer import fitting, models
 from transformer.config import Config
 from transformer.ids import PAD
 from transformer.models import Model
@@ -36,12 +37,17 @@ class Stepper:
         self, settings: Config, model: Model, batch: Mapping[str, Any]
     ) -> None:
         """Compile a step; ``batch`` has "source" (B, S) and "target" (B, T)."""
-        self.state = jax.jit(lambda: init_state(settings, model))()
+        draw = jax.jit(lambda: init_state(settings, model))
+        fitting.check_state(jax.eval_shape(draw))
+        self.state = draw()
         self.batch = jax.tree.map(jnp.asarray, dict(batch))
         self.step = make_train_step(settings, model)
         start = time.perf_counter()
         jitted = jax.jit(self.step, donate_argnums=0)
-        self.compiled = jitted.lower(self.state, self.batch).compile()
+        compiled = jitted.lower(self.state, self.batch).compile()
+        sized = dataclasses.replace(settings.batch, tokens=batch["source"].size)
+        settings = dataclasses.replace(settings, batch=sized)
+        self.compiled = fitting.check_step(settings, self.state)(compiled)
         self.compile_seconds = time.perf_counter() - start
 
     def __call__(self) -> Any:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from transformer import config
 from transformer.config import Config
-from transformer.models.transformer import TARGET_SPACES
+from transformer.models.counts import parameter_count
 from transformer.nn import optimizer
 from transformer.tools import flops
 from transformer.tools.meshes.kept import FLOAT, OPERAND, stack_bytes
@@ -139,37 +139,3 @@ def communication(settings: Config, mesh: Mesh, load: Load) -> float:
     positions = c.layers * (forward + backward) + source + 2 * target
     results = 2 * (t - 1) / t * load.rows / rows * positions * c.d_model
     return FLOAT * (reduced + gathered + results)
-
-
-class Count(NamedTuple):
-    """Numbers of parameters."""
-
-    matrices: int  # and tables
-    vectors: int  # biases and norms
-
-
-def layers_count(c: config.Transformer) -> Count:
-    """Count both stacks: N layers of each, in a pair 3 attentions and 5 norms.
-
-    An attention has matrices of ``D h (2 d_k + 2 d_v)``, a feed-forward of ``2 D F``.
-    """
-    attention = 2 * c.d_model * c.heads * (c.d_k + c.d_v)
-    matrices = 3 * attention + 2 * 2 * c.d_model * c.d_ff
-    biases = c.attention_bias * (c.heads * (2 * c.d_k + c.d_v) + c.d_model)
-    vectors = 3 * biases + 2 * (c.d_ff + c.d_model) + 5 * 2 * c.d_model
-    return Count(c.layers * matrices, c.layers * vectors)
-
-
-def parameter_count(c: config.Transformer, vocabulary: int) -> Count:
-    """Count all parameters.
-
-    Args:
-      c: sizes and choices.
-      vocabulary: V, rows of a table.
-    """
-    rows = {"three": 1, "two": 2, "none": 3}[c.tying] * vocabulary
-    rows += 2 * c.max_positions * (c.positions == "learned")
-    rows += TARGET_SPACES * c.target_space
-    stacks = layers_count(c)
-    ends = 4 * c.d_model * (c.norm == "pre")
-    return Count(stacks.matrices + rows * c.d_model, stacks.vectors + ends)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,7 +12,7 @@ from transformer import models
 from transformer.config import Config
 from transformer.data.batches import in_order
 from transformer.pictures.tables import digits, markdown
-from transformer.run.records import announce, write_json
+from transformer.run.records import announce
 from transformer.tools import flops
 from transformer.tools.plan.cuda import lower_all
 from transformer.tools.plan.tpu import compile_all
@@ -35,7 +34,6 @@ def plan(
     tokens: int | None = None,
     length: int | None = None,
     every: bool = False,
-    output: Path | None = None,
     progress: Callable[[str], None] = lambda line: None,
     log: Callable[[str], None] = announce,
 ) -> dict[str, Any]:
@@ -48,7 +46,6 @@ def plan(
       tokens: padded tokens per side of a step's batch, None = the configuration's.
       length: of sentences on both sides, None = those of the data, see ``work_of``.
       every: compile the step for all shapes of batches, not for the largest only.
-      output: file for the same numbers as JSON.
       progress: called before each compilation, which may take minutes.
       log: takes the results, one line at a time.
 
@@ -76,8 +73,6 @@ def plan(
     if table is not None:
         log("")
         log(markdown(table).rstrip())
-    if output is not None:
-        write_json(output, rows)
     return rows
 
 

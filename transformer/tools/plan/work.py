@@ -13,6 +13,7 @@ from transformer.config import Config
 from transformer.data.batches import Batches, Shape, in_order
 from transformer.prepare import is_prepared, prepare
 from transformer.tools import traces
+from transformer.tools.bench.made_up import batch_rows
 
 _LENGTH = 32  # of sentences, where nothing is known of them
 TRACES = {
@@ -83,14 +84,15 @@ def work_of(settings: Config, length: int | None, log: Callable[[str], None]) ->
       log: takes lines about the preparation of data.
 
     Raises:
-      UserError: if the size of the vocabulary is not known.
+      UserError: if the size of the vocabulary is not known, or a batch has no room for
+        sentences of that length.
     """
     known = is_prepared(settings)
     if length is None and (known or settings.data.source == "numbers"):
         return _work_of_data(settings, known, log)
     origin = "given" if length else "assumed: the data are not prepared"
     padded, batch = length or _LENGTH, settings.batch
-    rows = max(batch.tokens // padded // batch.multiple, 1) * batch.multiple
+    rows = batch_rows(settings, batch.tokens, padded)
     size = models.configured_vocabulary(settings)
     shapes = {(rows, padded, padded): 1.0}
     return Work((size, size), shapes, padded, batch.shapes, origin)

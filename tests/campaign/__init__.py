@@ -1,0 +1,1 @@
+"""The campaign: malformed calls, damage, kills, full disks, a second process."""

@@ -1,0 +1,134 @@
+"""A workdir's files are read by one reader, which refuses what was not written."""
+
+import json
+
+import pytest
+from support.configs import base
+
+from transformer import config
+from transformer.config import UserError
+from transformer.run import folder
+
+SETTINGS = base()
+
+
+def test_one_changed_digit_of_the_configuration_is_told(tmp_path):
+    folder.write_settings(tmp_path, SETTINGS)
+    path = tmp_path / "config.json"
+    assert folder.read_settings(tmp_path) == SETTINGS
+    text = path.read_text()
+    places = [i for i, x in enumerate(text) if x.isdigit()]
+    assert len(places) > 60
+    for place in places:
+        other = str((int(text[place]) + 1) % 10)
+        path.write_text(text[:place] + other + text[place + 1 :])
+        with pytest.raises(UserError, match=r"config.json: expected .*; restore it"):
+            folder.read_settings(tmp_path)
+
+
+def test_a_configuration_without_a_seal_is_taken_as_it_is(tmp_path):
+    (tmp_path / "config.json").write_text(config.to_json(SETTINGS))
+    assert folder.read_settings(tmp_path) == SETTINGS
+
+
+ODD = [
+    {"data": 5},
+    {"parallel": {"scan": []}},
+    {"parallel": {"scan": {"a": 1}}, "model": None},
+    {"": 5, "a.b.c": {"d": {}}},
+    {"model": {"kind": []}},
+    {"train.steps": 5},
+]
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_configuration_of_something_else_is_one_line(tmp_path, odd, whole):
+    values = json.loads(config.to_json(SETTINGS)) if whole else {}
+    (tmp_path / "config.json").write_text(json.dumps(values | odd))
+    with pytest.raises(UserError, match=r"config.json: config: "):
+        folder.read_settings(tmp_path)
+
+
+INFINITE = b'{"a": 1e999, "sha256": "%s"}' % (b"0" * 64)
+DAMAGED = [b"", b"{", b"[]", b"3", b"\xff", b"[" * 99999, INFINITE, None]
+
+
+@pytest.mark.parametrize("name", ["config.json", "record.json", "results.json"])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"3", b"\xff", b"[" * 99999, None]
+)
+def test_what_is_no_json_object_is_one_line(tmp_path, name, content):
+    read = {
+        "config.json": folder.read_settings,
+        "record.json": folder.read_record,
+        "results.json": folder.read_results,
+    }[name]
+    if content is None:
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=rf"{name}: expected .*, got.*; re(store|peat)"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"started": 5},
+        {"metrics": [1]},
+        {"metrics": {"bytes": "1", "sha256": ""}},
+        {"metrics": {"bytes": 1}},
+        {"changes": {}},
+        {"changes": [{"train.steps": [1, 2]}]},
+    ],
+)
+def test_a_record_of_something_else_is_one_line(tmp_path, record):
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    with pytest.raises(UserError, match="record.json: expected other content of '"):
+        folder.read_record(tmp_path)
+
+
+@pytest.mark.parametrize("name", [*folder.FILES, *folder.FOLDERS])
+def test_files_for_folders_and_folders_for_files(tmp_path, name):
+    folder.check_writable(tmp_path)
+    if name in folder.FILES:
+        (tmp_path / name).mkdir()
+    else:
+        (tmp_path / name).write_text("")
+    with pytest.raises(UserError, match=rf"{name}: expected a .*; move it away"):
+        folder.check_writable(tmp_path)
+
+
+def results(**changes):
+    decode, steps = SETTINGS.decode, SETTINGS.train.steps
+    found = {"split": "test", "step": steps, "averaged_steps": [steps]}
+    found |= {"average_of": decode.average, "beam": decode.beam, "alpha": decode.alpha}
+    return found | {"last": {"bleu": {}}} | changes
+
+
+@pytest.mark.parametrize(
+    "changes, finished",
+    [
+        ({}, True),
+        ({"split": "validation"}, False),
+        ({"step": SETTINGS.train.steps - 1}, False),
+        ({"beam": 1}, False),
+        ({"average_of": 1}, False),
+        ({"last": {"wer": {}}}, False),
+    ],
+)
+def test_a_run_is_finished_when_it_was_measured_as_asked(tmp_path, changes, finished):
+    assert not folder.is_finished(tmp_path, SETTINGS)
+    folder.write_results(tmp_path, results(**changes), usual=True)
+    assert folder.is_finished(tmp_path, SETTINGS) is finished
+    text = (tmp_path / "results.json").read_text()
+    (tmp_path / "results.json").write_text(text.replace("bleu", "blue"))
+    assert not folder.is_finished(tmp_path, SETTINGS)
+
+
+def test_reports_stay_strict_about_what_a_run_may_change():
+    other = base(**{"train.steps": 7, "decode.beam": 1, "train.keep": 2})
+    assert len(config.other_run(SETTINGS, other)) == 3
+    assert config.other_steps(SETTINGS, other) == []
+    assert config.other_steps(SETTINGS, base(seed=1)) == ["seed: 0 -> 1"]

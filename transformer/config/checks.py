@@ -1,0 +1,65 @@
+"""What the value of a key may be, and how a wrong one is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import typing
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NoReturn, TypeVar
+
+
+class UserError(Exception):
+    """A mistake the user can mend: printed as one line, exit code 2."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """What the values of a key have to pass, and the same in words."""
+
+    passes: Callable[[Any], bool]
+    expected: str
+
+
+Number = TypeVar("Number", int, float)
+# On a device numbers are float32, and what is counted is int32.
+_FINITE = Check(lambda x: abs(x) < 2.0**128, "a finite number of float32")
+_COUNTED = Check(lambda x: isinstance(x, float) or x < 2**31, "less than 2^31")
+Positive = Annotated[
+    Number, Check(lambda x: x > 0, "a number greater than 0"), _COUNTED
+]
+NotNegative = Annotated[Number, Check(lambda x: x >= 0, "0 or more"), _COUNTED]
+Rate = Annotated[float, Check(lambda x: 0 <= x < 1, "at least 0 and less than 1")]
+LengthPenalty = Literal["gnmt", "power"]  # ((5 + length) / 6)^alpha or length^alpha
+Seed = Annotated[int, Check(lambda x: 0 <= x < 2**32, "0 or more and less than 2^32")]
+Digits = Annotated[Positive[int], Check(lambda x: x <= 9, "at most 9")]
+# It may be that of a folder, as in an ablation.
+Name = Annotated[
+    str,
+    Check(
+        lambda x: x.isprintable() and all(p.strip(".") for p in re.split(r"[/\\]", x)),
+        "a name such as base or table3/base, without .. and empty parts",
+    ),
+]
+Parts = Annotated[
+    int,
+    Check(lambda x: x == -1 or x >= 1, "1 or more, or -1 for what is left"),
+    _COUNTED,
+]
+
+
+def type_and_checks(hint: Any) -> tuple[type, list[Check]]:
+    """Take apart what is written behind a key; every float has to be finite."""
+    if typing.get_origin(hint) is Literal:
+        choices = typing.get_args(hint)
+        return str, [Check(lambda x: x in choices, f"one of {', '.join(choices)}")]
+    if typing.get_origin(hint) is Annotated:
+        inner, *notes = typing.get_args(hint)
+        kind, checks = type_and_checks(inner)
+        return kind, [note for note in notes if isinstance(note, Check)] + checks
+    return hint, [_FINITE] if hint is float else []
+
+
+def refuse(key: str, expected: str, got: Any) -> NoReturn:
+    """Raise the ``UserError`` of a key."""
+    raise UserError(f"config: {key}: expected {expected}, got {got!r}; change it")

@@ -1,0 +1,65 @@
+"""What a configuration is as text, and how two of them differ."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from typing import Any
+
+from transformer.config.keys import Config
+
+
+def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Return ``{"model.heads": 8, ...}`` for a configuration or a part of one."""
+    flat: dict[str, Any] = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            flat |= flatten(value, f"{prefix}{field.name}.")
+        else:
+            flat[prefix + field.name] = value
+    return flat
+
+
+def to_json(config: Config) -> str:
+    """Return the resolved configuration as indented JSON, the text of config.json."""
+    return json.dumps(dataclasses.asdict(config), indent=2, sort_keys=True) + "\n"
+
+
+def digest(config: Any) -> str:
+    """Return the first 12 hexadecimal digits of SHA-256 over the resolved values."""
+    text = json.dumps(dataclasses.asdict(config), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def difference(old: Config, new: Config) -> list[str]:
+    """Return one line per key whose value differs, ``"model.heads: 8 -> 4"``.
+
+    Of models of two kinds only the keys that both have are compared.
+    """
+    a, b = flatten(old), flatten(new)
+    return [f"{k}: {a[k]!r} -> {b[k]!r}" for k in a if k in b and a[k] != b[k]]
+
+
+# Keys, or groups of them, that change where a run is computed: at most the rounding.
+_PLACE = ("device", "parallel.", "loss.block", "decode.tokens")
+# Those that change no number of a step: how far a run goes, what it writes down on the
+# way, when it gives up, and how it is measured at its end.
+_COURSE = ("train.", "decode.", "optimizer.nonfinite_limit", "data.measure")
+
+
+def other_run(old: Config, new: Config) -> list[str]:
+    """Return ``difference``, but for where a run is computed: that it may change.
+
+    With it those sizes may change that only round differently, see ``sizes.py``.
+    """
+    return [line for line in difference(old, new) if not line.startswith(_PLACE)]
+
+
+def other_steps(old: Config, new: Config) -> list[str]:
+    """Return those lines of ``other_run`` that make another run of the same steps.
+
+    What is not among them may change when a run is resumed.
+    """
+    return [line for line in other_run(old, new) if not line.startswith(_COURSE)]

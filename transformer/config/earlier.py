@@ -1,0 +1,68 @@
+"""Configurations of runs that an earlier version wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from transformer.config.checks import UserError
+from transformer.config.keys import Config
+from transformer.config.values import resolve
+
+# Keys that are newer than some runs, with what those did.
+NEWER = {
+    "data.digits": 9,
+    "data.measure": "bleu",
+    "batch.length_multiple": 1,
+    "batch.lengths": 1,
+    "model.kind": "transformer",
+    "optimizer.options": "",
+    "parallel.data": -1,
+    "parallel.fsdp": 1,
+    "parallel.tensor": 1,
+    "parallel.how": "jit",
+    "parallel.remat": "none",
+    "parallel.layers": "unrolled",
+}
+# Keys that are gone, with the one value whose meaning is still there.
+GONE = {"tokenizer.algorithm": "bpe", "model.dropout_bits": "hash"}
+# Keys that have another name, with what their values are called now.
+RENAMED = {"parallel.scan": ("parallel.layers", {False: "unrolled", True: "scanned"})}
+
+
+def resolve_saved(values: Mapping[str, Any]) -> Config:
+    """Make a ``Config`` from the values of config.json, which may be of an old run."""
+    if not isinstance(values, Mapping) or any("." in group for group in values):
+        return resolve(values)  # which says what is wrong with it
+    flat: dict[str, Any] = {}
+    for group, keys in values.items():
+        if isinstance(keys, Mapping):
+            flat |= {f"{group}.{name}": value for name, value in keys.items()}
+        else:
+            flat[group] = keys
+    nested: dict[str, Any] = {}
+    for key, value in upgraded(flat).items():
+        group, _, name = key.rpartition(".")
+        if isinstance(values.get(group, {}), Mapping):
+            (nested.setdefault(group, {}) if group else nested)[name] = value
+    return resolve(nested)
+
+
+def upgraded(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return flat values of an earlier version, or some of them, under today's keys.
+
+    Raises:
+      UserError: if a key is gone and its value was one that is gone too.
+    """
+    now = {key: value for key, value in flat.items() if key not in RENAMED}
+    for old, (key, values) in RENAMED.items():
+        if old in flat:
+            same = [new for value, new in values.items() if value is flat[old]]
+            now.setdefault(key, *(same or [flat[old]]))
+    for key, value in GONE.items():
+        if (got := now.pop(key, value)) != value:
+            raise UserError(
+                f"config: {key}: expected {value!r}, as this version has no other, got "
+                f"{got!r}; use the version that trained the run"
+            )
+    return NEWER | now

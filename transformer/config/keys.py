@@ -1,0 +1,205 @@
+"""Every key of a configuration, as frozen dataclasses."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from transformer.config.checks import (
+    Digits,
+    LengthPenalty,
+    Name,
+    NotNegative,
+    Parts,
+    Positive,
+    Rate,
+    Seed,
+    refuse,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Data:
+    """Where the sentence pairs come from, and how translations of them are measured."""
+
+    source: str  # a name of data.sources.SOURCES: "numbers", "text" or "tfds"
+    dir: str  # folder of the text files, or the data_dir of tensorflow_datasets
+    name: str  # tfds builder, e.g. "wmt14_translate/de-en"
+    source_language: str
+    target_language: str
+    train: str  # file stems or tfds splits, several joined by "+"
+    validation: str
+    test: str
+    train_pairs: NotNegative[int]  # use this many training pairs, 0 = all there are
+    digits: Digits  # numbers: of at most this many digits
+    max_length: Positive[int]  # tokens per side with EOS; longer pairs are left out
+    prepared: str  # folder of the encoded corpus, "" = inside the workdir
+    measure: str  # a name of metrics.MEASURES: "bleu"
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokenizer:
+    """How text becomes ids."""
+
+    kind: Literal["sentencepiece", "whitespace", "bytes"]
+    vocab_size: NotNegative[int]  # pieces, special ones included; 0 = as many as occur
+    joint: bool  # one vocabulary for both languages
+    source_model: str  # a given sentencepiece .model, "" = train one, of byte pairs
+    target_model: str  # likewise; "" = the source model if joint
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """How pairs are batched."""
+
+    # padded, per side and step; R * max(S, T) <= tokens / lengths
+    tokens: Positive[int]
+    shapes: Positive[int]  # how many different (rows, S, T) may be compiled
+    multiple: Positive[int]  # rows are a multiple of this
+    length_multiple: Positive[int]  # S and T are multiples of this
+    lengths: Positive[int]  # batches, each of pairs of its own length, that make a step
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """What every architecture has; ``kind`` tells which of ``MODELS`` has the rest."""
+
+    kind: str
+    vocab_size: NotNegative[int]  # rows of an embedding table, 0 = as the tokenizer
+    d_model: Positive[int]
+    dropout: Rate  # on sub-layer outputs and on embedding + position
+    tying: Literal["three", "two", "none"]  # two: target embedding and output
+    dtype: Literal["float32", "bfloat16"]  # of matrix-product operands
+
+
+@dataclasses.dataclass(frozen=True)
+class Transformer(Model):
+    """The sizes and choices of section 3 of the paper."""
+
+    layers: Positive[int]  # N, in each of the two stacks
+    d_ff: Positive[int]
+    heads: Positive[int]
+    d_k: Positive[int]
+    d_v: Positive[int]
+    attention_dropout: Rate
+    relu_dropout: Rate
+    norm: Literal["post", "pre"]  # post: the paper
+    norm_epsilon: Positive[float]
+    positions: Literal["sinusoidal", "sinusoidal_concat", "learned", "none"]
+    max_positions: Positive[int]  # rows of a learned position table
+    attention_bias: bool
+    score: Literal["scaled_dot", "dot"]
+    window: NotNegative[int]  # positions that self-attention reaches each way, 0 = all
+    target_space: bool  # a learned vector added to the source embeddings
+
+
+@dataclasses.dataclass(frozen=True)
+class Recurrent(Model):
+    """The sizes and choices of recurrent encoder-decoders."""
+
+    member: Literal["encdec", "rnnsearch", "cgru", "luong"]
+    embedding: Positive[int]  # m, of the embedding tables
+    units: Positive[int]  # n, of each direction and of the decoder
+    layers: Positive[int]  # of the encoder, with luong of the decoder too
+    reverse_source: bool
+    # Of luong, whose values elsewhere are "none", False and 0.
+    score: Literal["none", "dot", "general", "concat", "location"]
+    attention: Literal["none", "global", "local_m", "local_p"]
+    feeding: bool  # h~ is part of the next step's input
+    window: NotNegative[int]  # D: local attention reaches so far each way
+    max_positions: NotNegative[int]  # with location: source positions that have scores
+
+
+# A kind of model with keys of its own is one dataclass above and one line here.
+MODELS: dict[str, type[Model]] = {"transformer": Transformer, "rnn": Recurrent}
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """Section 5.4, label smoothing."""
+
+    smoothing: Rate
+    smoothing_over: Literal["all", "others"]  # ids; others: than the target
+    block: NotNegative[int]  # rows of logits in memory at a time, 0 = by the device
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer:
+    """Section 5.3."""
+
+    name: str  # "adam", or an optimiser of optax: "adamw", "lion", "sgd" ...
+    options: str  # of it, "weight_decay=0.01, nesterov=True"
+    scale: Positive[float]  # of the paper's learning rate, 1.0 = the paper
+    warmup: Positive[int]  # steps
+    step_offset: NotNegative[int]  # the n-th update has the rate of step n + offset
+    b1: Rate
+    b2: Rate
+    epsilon: Positive[float]
+    clip_norm: NotNegative[float]  # global gradient norm, 0 = no clipping
+    accumulation: Positive[int]  # microbatches that a batch is computed in
+    nonfinite_limit: Positive[int]  # consecutive non-finite steps before the run stops
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+    """The length of a run and what it writes on the way."""
+
+    steps: Positive[int]
+    log_every: Positive[int]  # steps
+    evaluate_every: NotNegative[int]  # steps, 0 = only at the end
+    checkpoint_every: NotNegative[int]  # steps, 0 = by minutes only
+    checkpoint_minutes: NotNegative[float]  # 0 = by steps only
+    keep: Positive[int]  # the last K checkpoints, beside the best
+
+
+@dataclasses.dataclass(frozen=True)
+class Decode:
+    """Section 6.1: how sentences are searched for."""
+
+    beam: Positive[int]
+    alpha: NotNegative[float]
+    length_penalty: LengthPenalty
+    extra_tokens: NotNegative[int]  # an output has at most input length + this many
+    tokens: NotNegative[int]  # padded source tokens per batch, 0 = by the device
+    average: Positive[int]  # checkpoints averaged for the final evaluation
+
+
+@dataclasses.dataclass(frozen=True)
+class Parallel:
+    """Over which devices a run is spread; its numbers do not depend on it."""
+
+    data: Parts  # replicas, each with its rows of a batch; -1 = what is left
+    fsdp: Positive[int]  # shards of parameters and moments, each with its rows
+    tensor: Positive[int]  # shards of the heads, of d_ff and of the vocabulary
+    how: Literal["jit", "pmap"]
+    remat: Literal["none", "layers", "dots"]  # what the backward pass recomputes
+    layers: Literal["auto", "unrolled", "scanned"]  # scanned: one is compiled, not N
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """One run: everything that decides its numbers."""
+
+    name: Name
+    seed: Seed
+    device: Literal["any", "cpu", "gpu", "tpu"]  # the last two stop where absent
+    data: Data
+    tokenizer: Tokenizer
+    batch: Batch
+    model: Model
+    loss: Loss
+    optimizer: Optimizer
+    train: Train
+    decode: Decode
+    parallel: Parallel
+
+
+def transformer(model: Model) -> Transformer:
+    """Return the keys of a Transformer, for what knows of no other kind of model.
+
+    Raises:
+      UserError: if it is of another kind.
+    """
+    if not isinstance(model, Transformer):
+        refuse("model.kind", "transformer", model.kind)
+    return model

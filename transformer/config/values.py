@@ -1,0 +1,149 @@
+"""From values to a ``Config``, checked once."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from typing import Any
+
+from transformer.config.checks import UserError, refuse, type_and_checks
+from transformer.config.keys import MODELS, Config, Model, Recurrent, Transformer
+
+
+def resolve(values: Mapping[str, Any]) -> Config:
+    """Make a ``Config`` from a ConfigDict or a nested mapping and check it.
+
+    Args:
+      values: exactly the keys of ``Config``, nested.
+
+    Returns:
+      The frozen configuration.
+
+    Raises:
+      UserError: for a key that is unknown or missing, a value of the wrong type, out of
+        range, or at odds with another.
+    """
+    config = _group(Config, values, "")
+    _check_model(config)
+    _check_batch(config)
+    _check_parallel(config)
+    if not (config.train.checkpoint_every or config.train.checkpoint_minutes):
+        refuse("train.checkpoint_every", "steps, or checkpoint_minutes, above 0", 0)
+    return config
+
+
+def _group(cls: type, values: Mapping[str, Any], prefix: str) -> Any:
+    """Make a dataclass, with the dataclasses in it, from the values of its fields."""
+    if not hasattr(values, "items"):
+        refuse(prefix.rstrip("."), f"a group of keys ({cls.__name__})", values)
+    whose = ""
+    if cls is Model:
+        if (kind := values.get("kind")) not in list(MODELS):
+            refuse("model.kind", f"one of {', '.join(MODELS)}", kind)
+        cls, whose = MODELS[kind], f" for model.kind = {kind}"
+    hints = typing.get_type_hints(cls, include_extras=True)
+    unknown = sorted(set(values) - set(hints))
+    missing = sorted(set(hints) - set(values))
+    if unknown:
+        raise UserError(
+            f"config: unknown key {prefix}{unknown[0]}{whose}; expected one of "
+            f"{', '.join(prefix + name for name in hints)}"
+        )
+    if missing:
+        raise UserError(f"config: key {prefix}{missing[0]} is missing; set it")
+    return cls(**{k: _value(hints[k], values[k], prefix + k) for k in hints})
+
+
+def _value(hint: Any, value: Any, key: str) -> Any:
+    """Return the value of a key, checked, as its annotation asks."""
+    if dataclasses.is_dataclass(hint):
+        return _group(typing.cast(type, hint), value, key + ".")
+    kind, checks = type_and_checks(hint)
+    if kind is float and type(value) is int and abs(value) < 2**1023:
+        value = float(value)
+    if type(value) is not kind:
+        refuse(key, f"a value of type {kind.__name__}", value)
+    for check in checks:
+        if not check.passes(value):
+            refuse(key, check.expected, value)
+    return value
+
+
+def _check_model(config: Config) -> None:
+    model, longest = config.model, config.data.max_length
+    if model.tying == "three" and not config.tokenizer.joint:
+        refuse("model.tying", "two or none where tokenizer.joint=False", model.tying)
+    if isinstance(model, Recurrent):
+        _check_recurrent(model)
+    if not isinstance(model, Transformer):
+        return
+    if model.positions.startswith("sinusoidal") and model.d_model % 2:
+        expected = "an even number for sinusoidal positions"
+        refuse("model.d_model", expected, model.d_model)
+    if model.positions == "learned" and model.max_positions < longest:
+        expected = f"at least data.max_length = {longest}"
+        refuse("model.max_positions", expected, model.max_positions)
+
+
+_OF_LUONG = {
+    "score": "none",
+    "attention": "none",
+    "feeding": False,
+    "window": 0,
+    "max_positions": 0,
+}
+
+
+def _check_recurrent(model: Recurrent) -> None:
+    """See that no key is set that another one makes meaningless."""
+    if model.tying != "none" and model.embedding != model.d_model:
+        expected = f"model.d_model = {model.d_model} where tables are tied"
+        refuse("model.embedding", expected, model.embedding)
+    if model.member != "luong":
+        for key, nothing in _OF_LUONG.items():
+            if (got := getattr(model, key)) != nothing:
+                refuse(f"model.{key}", f"{nothing!r} for member {model.member}", got)
+        return
+    for key in ("score", "attention"):
+        if getattr(model, key) == "none":
+            refuse(f"model.{key}", "a kind of attention for member luong", "none")
+    if (model.attention == "global") == bool(model.window):
+        expected = "0 with global attention, above 0 with local attention"
+        refuse("model.window", expected, model.window)
+    if (model.score == "location") != bool(model.max_positions):
+        expected = "above 0 with score location, else 0"
+        refuse("model.max_positions", expected, model.max_positions)
+
+
+def _check_batch(config: Config) -> None:
+    batch, data = config.batch, config.data
+    if batch.multiple % (microbatches := config.optimizer.accumulation):
+        expected = f"a divisor of batch.multiple = {batch.multiple}"
+        refuse("optimizer.accumulation", expected, microbatches)
+    longest = round_up(data.max_length, batch.length_multiple)
+    least = batch.lengths * batch.multiple * longest
+    if batch.tokens < least:
+        each = f"batch.lengths = {batch.lengths} times " if batch.lengths > 1 else ""
+        size = f"data.max_length = {data.max_length}"
+        if longest > data.max_length:
+            size = f"{longest} (batch.length_multiple, {size})"
+        expected = (
+            f"room for {each}batch.multiple = {batch.multiple} rows of {size} tokens, "
+            f"{least} or more"
+        )
+        refuse("batch.tokens", expected, batch.tokens)
+
+
+def _check_parallel(config: Config) -> None:
+    spread = config.parallel
+    if spread.how == "pmap" and (spread.fsdp, spread.tensor) != (1, 1):
+        got = f"{spread.fsdp} and {spread.tensor}"
+        refuse("parallel.how", "jit where parallel.fsdp or tensor is not 1", got)
+    if spread.how == "pmap" and config.batch.lengths > 1:
+        refuse("parallel.how", "jit where batch.lengths is not 1", "pmap")
+
+
+def round_up(length: Any, multiple: int) -> Any:
+    """Return the least multiple of a number that is no smaller than a length."""
+    return -(-length // multiple) * multiple

@@ -1,0 +1,276 @@
+"""What cannot fit into memory, refused before it is tried.
+
+What is refused is impossible: before a program is compiled only what it surely holds
+is counted, and of a compiled one what the compiler says. What is no more than near
+the limit is tried, and if the device has not enough one line says what to do.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from transformer import config, decode, models
+from transformer.config import Config, UserError
+from transformer.data.batches import Shape
+from transformer.models import Model
+from transformer.models.counts import parameter_count
+from transformer.nn import optimizer
+from transformer.parallel import memory, sizes
+from transformer.parallel.memory import text
+from transformer.search import Search
+from transformer.step import State
+
+_SMALLER = (
+    "make the model smaller, or spread it over more devices (parallel.fsdp, "
+    "parallel.tensor)"
+)
+
+
+def check_sizes(settings: Config) -> None:
+    """Refuse a Transformer that is too large, by formula, before anything is prepared.
+
+    To trace a model of any width takes as long as it is wide.
+
+    Args:
+      settings: of the run; a vocabulary that is not known yet counts as one id.
+
+    Raises:
+      UserError: if parameters, gradients and moments cannot fit into memory.
+    """
+    if not isinstance(model := settings.model, config.Transformer):
+        return
+    rows = model.vocab_size or settings.tokenizer.vocab_size or 1
+    count = sum(parameter_count(model, rows))
+    copies = 2 + optimizer.moments(settings.optimizer)
+    shards = settings.parallel.fsdp * settings.parallel.tensor
+    _check_state(int(copies * 4 * count / shards), count)
+
+
+def check_state(state: State) -> None:
+    """Refuse a state that is too large, before it is drawn.
+
+    Args:
+      state: its shapes, sharded as it will be.
+
+    Raises:
+      UserError: if it cannot fit into memory with a gradient of all parameters, whose
+        norm needs all of it.
+    """
+    count = sum(x.size for x in jax.tree.leaves(state.params))
+    _check_state(_beside(state), count)
+
+
+def _beside(state: State) -> int:
+    """Return the bytes of a device that a step of any size takes."""
+    return memory.held(state) + memory.held(state.params)
+
+
+def _check_state(need: int, count: int) -> None:
+    there = memory.here()
+    if there and need > there:
+        raise UserError(
+            f"model: expected parameters, moments and gradients that fit into the "
+            f"{text(there)} of a device, got {count:,} parameters, which take "
+            f"{text(need)}; {_SMALLER}"
+        )
+
+
+def check_batches(
+    settings: Config, state: State, shapes: Iterable[Shape], shards: int
+) -> None:
+    """Refuse batches that are too large, before the first is made.
+
+    Args:
+      settings: of the run.
+      state: its shapes, sharded.
+      shapes: of the batches.
+      shards: that the rows of a batch have.
+
+    Raises:
+      UserError: if their ids and the decoder's states, of which no step makes fewer
+        than those of a microbatch, cannot fit into memory.
+    """
+    states = 2 * settings.model.d_model / settings.optimizer.accumulation
+    most = max(r * (4 * (s + t) + states * t) for r, s, t in shapes)
+    _check_step(settings, state, int(most / shards) + _beside(state))
+
+
+def check_step(
+    settings: Config, state: State
+) -> Callable[[jax.stages.Compiled], jax.stages.Compiled]:
+    """Return what refuses a compiled train step that cannot fit into memory.
+
+    Args:
+      settings: of the run.
+      state: its shapes, sharded.
+    """
+
+    def checked(program: jax.stages.Compiled) -> jax.stages.Compiled:
+        _check_step(settings, state, memory.needed(program))
+        return program
+
+    return checked
+
+
+def _check_step(settings: Config, state: State, need: int) -> None:
+    there = memory.here()
+    if there and need > there:
+        raise UserError(
+            f"batch.tokens: expected a step that fits into the {text(there)} of a "
+            f"device, got one of {text(need)} or more; "
+            f"{_fewer_tokens(settings, there, need, _beside(state))}"
+        )
+
+
+def _fewer_tokens(settings: Config, there: int, need: int, fixed: int) -> str:
+    """Say how many tokens fit, of which a step takes what is not ``fixed``."""
+    batch = settings.batch
+    share = max(there - fixed, 0) / max(need - fixed, 1)
+    fitting = _rounded(int(batch.tokens * share))
+    longest = config.round_up(settings.data.max_length, batch.length_multiple)
+    if fitting >= batch.lengths * batch.multiple * longest:
+        return f"about {fitting:,} tokens fit"
+    return "lower data.max_length with it, or set parallel.remat=layers"
+
+
+def _rounded(number: int) -> int:
+    """Return a number of two digits and zeros that is no larger.
+
+    >>> [_rounded(x) for x in (0, 7, 99, 12_345)]
+    [0, 7, 99, 12000]
+    """
+    unit = 10 ** max(len(str(number)) - 2, 0)
+    return number // unit * unit
+
+
+STEP = (
+    "batch.tokens: expected a step",
+    "lower it, or spread the run over more devices",
+)
+
+
+# ---- searches ------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class SearchCheck:
+    """Refuses a search that cannot fit into memory.
+
+    Attributes:
+      settings: the configuration.
+      model: made from it.
+      how: what to search for.
+      rows: sentences of a device.
+      source: tokens of each.
+      length: most tokens of an output.
+    """
+
+    settings: Config
+    model: Model
+    how: Search
+    rows: int
+    source: int
+    length: int
+
+    @property
+    def in_question(self) -> bool:
+        """Whether it may not fit, by a formula: to trace it takes longer."""
+        there = memory.here()
+        return bool(there) and self._estimate(decode.side_by_side(self.how)) > there
+
+    def before(self, variables: Any) -> None:
+        """Refuse it before it is compiled, for variables of the model.
+
+        Raises:
+          UserError: if its cache and the logits of one step cannot fit.
+        """
+        if not self.in_question:
+            return
+        there, beams = memory.here(), decode.side_by_side(self.how)
+        need = 4 * self.rows * beams * self.model.target_size
+        if need <= there:
+            need += memory.held(self._cache(variables, beams))
+        self._refuse(need, there)
+
+    def _cache(self, variables: Any, beams: int) -> Any:
+        def start(variables: Any, ids: jax.Array) -> Any:
+            return models.start(self.model, variables, ids, beams, self.length)[1]
+
+        ids = jax.ShapeDtypeStruct((self.rows, self.source), jnp.int32)
+        return jax.eval_shape(start, variables, ids)
+
+    def compiled(self, program: jax.stages.Compiled) -> None:
+        """Refuse it once it is compiled, by what the compiler says.
+
+        Raises:
+          UserError: if it cannot fit.
+        """
+        if there := memory.here():
+            self._refuse(memory.needed(program), there)
+
+    def _refuse(self, need: int, there: int) -> None:
+        if need <= there:
+            return
+        fitting = _rounded(largest(lambda beams: self._estimate(beams) <= there))
+        remedy = f"about {fitting:,} fit" if fitting else "lower it"
+        if self.rows > 1:
+            remedy += ", more of fewer sentences (decode.tokens)"
+        got = decode.side_by_side(self.how)
+        raise UserError(
+            f"{_wide(self.how)} that fit into the {text(there)} of a device, got "
+            f"{got:,} a sentence, which take {text(need)} or more for {self.rows:,} at "
+            f"a time; {remedy}"
+        )
+
+    def _estimate(self, beams: int) -> int:
+        size = self.model.target_size
+        return sizes.bytes_of_search(
+            self.settings, size, beams, self.rows, self.source, self.length
+        )
+
+
+def check_decoding(settings: Config, model: Model) -> None:
+    """Refuse the configured search before a run is trained that could never use it.
+
+    Args:
+      settings: of the run.
+      model: made from it.
+
+    Raises:
+      UserError: if it cannot fit into memory for one of the shortest sentences.
+    """
+    usual = settings.decode
+    how = Search(usual.beam, usual.alpha, usual.length_penalty)
+    shortest = 1, sizes.SHORTEST, sizes.SHORTEST + usual.extra_tokens
+    check = SearchCheck(settings, model, how, *shortest)
+    if check.in_question:
+        check.before({"params": models.abstract(model)})
+
+
+def largest(fits: Callable[[int], bool]) -> int:
+    """Return the largest number that fits, where all that are smaller fit too.
+
+    >>> largest(lambda x: x * x <= 50), largest(lambda x: x < 1)
+    (7, 0)
+    """
+    least, most = 0, 1
+    while fits(most):
+        least, most = most, 2 * most
+    while most - least > 1:
+        middle = (least + most) // 2
+        least, most = (middle, most) if fits(middle) else (least, middle)
+    return least
+
+
+def _wide(how: Search) -> str:
+    return "n_best: expected samples" if how.sample else "beam: expected hypotheses"
+
+
+def search_memory(how: Search) -> tuple[str, str]:
+    """Return what ``memory.enough`` says of a search."""
+    return f"{_wide(how)} of a search", "lower it, or decode.tokens"

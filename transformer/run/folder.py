@@ -1,0 +1,200 @@
+"""The files of a workdir: where they are, and one reader for all that use them.
+
+What is written here carries its own digest, see ``files.sealed``; what an earlier
+version wrote does not, and is taken as it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer import config
+from transformer.config import Config, UserError
+from transformer.files import sealed
+
+FILES = ("config.json", "record.json", "metrics.jsonl", "results.json")
+FOLDERS = ("checkpoints", "averaged", "results", "tensorboard")
+_SEARCH = ("beam", "alpha", "length_penalty", "extra_tokens")
+
+
+def check_writable(workdir: Path) -> None:
+    """See that what a run writes goes into its workdir and nowhere else.
+
+    Raises:
+      UserError: for a folder where a file should be, a file where a folder should be,
+        and a folder that is a link.
+    """
+    for name in FILES:
+        if (workdir / name).is_dir():
+            raise UserError(
+                f"{workdir / name}: expected a file, got a folder; move it away"
+            )
+    for name in FOLDERS:
+        path = workdir / name
+        if path.is_symlink():
+            raise UserError(
+                f"{path}: expected a folder, got a link to {path.readlink()}, which is "
+                "not followed when writing; put the folder in its place"
+            )
+        if path.exists() and not path.is_dir():
+            raise UserError(f"{path}: expected a folder, got a file; move it away")
+
+
+# ---- config.json ---------------------------------------------------------------------
+
+
+def read_settings(workdir: Path) -> Config:
+    """Return the configuration of a run.
+
+    Raises:
+      UserError: if there is no run in the folder, or its config.json is damaged.
+    """
+    path = workdir / "config.json"
+    if not path.exists():
+        raise UserError(
+            f"{workdir}: expected the folder of a training run, found no config.json; "
+            "run transformer train first"
+        )
+    values = sealed.read_json(
+        path,
+        "restore it, or remove it and repeat the command transformer train of the run, "
+        "which writes it anew",
+    )
+    try:
+        return config.resolve_saved(values)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
+
+
+def write_settings(workdir: Path, settings: Config) -> None:
+    """Write config.json."""
+    sealed.write_json(workdir / "config.json", dataclasses.asdict(settings))
+
+
+def check_same_run(
+    workdir: Path, old: Config, new: Config, last: int, *, steps_may_change: bool = True
+) -> None:
+    """See that a run may go on with a configuration.
+
+    Args:
+      workdir: of the run.
+      old: the configuration it has.
+      new: the one that is asked for.
+      last: the step of its last checkpoint.
+      steps_may_change: what ``config.other_steps`` leaves free may differ.
+
+    Raises:
+      UserError: if it is another run, or would end before its last checkpoint.
+    """
+    differs = config.other_steps if steps_may_change else config.other_run
+    if changes := differs(old, new):
+        raise UserError(
+            f"{workdir} belongs to another configuration; expected the same, got "
+            f"{'; '.join(changes)}; choose another workdir or change it back"
+        )
+    if new.train.steps < last:
+        raise UserError(
+            f"config: train.steps: expected {last} or more, the step of the last "
+            f"checkpoint in {workdir}, got {new.train.steps}; raise it or choose "
+            "another workdir"
+        )
+
+
+# ---- record.json ---------------------------------------------------------------------
+
+
+def read_record(workdir: Path) -> dict[str, Any]:
+    """Return record.json, empty where there is none.
+
+    Raises:
+      UserError: if it is damaged.
+    """
+    path = workdir / "record.json"
+    if not path.exists():
+        return {}
+    remedy = "restore it, or move it away to go on without what it says"
+    record = sealed.read_json(path, remedy)
+    for key, fits in _RECORD.items():
+        if key in record and not fits(record[key]):
+            raise UserError(
+                f"{path}: expected other content of {key!r}, got "
+                f"{str(record[key])[:60]}; {remedy}"
+            )
+    return record
+
+
+def _is_claim(value: Any) -> bool:
+    kinds = {"bytes": int, "sha256": str}
+    return isinstance(value, Mapping) and kinds == {k: type(value[k]) for k in value}
+
+
+def _are_changes(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(one, Mapping) and type(one.get("step")) is int for one in value
+    )
+
+
+# What is read again of a record, and what it has to be.
+_RECORD = {
+    "started": lambda value: isinstance(value, str),
+    "metrics": _is_claim,
+    "changes": _are_changes,
+}
+
+
+# ---- results -------------------------------------------------------------------------
+
+
+def results_path(workdir: Path, split: str, averaged: Sequence[int]) -> Path:
+    """Return where the results of a split are kept, by the steps that were averaged."""
+    name = f"{split}_step{averaged[-1]}_average{len(averaged)}.json"
+    return workdir / "results" / name
+
+
+def write_results(workdir: Path, results: Mapping[str, Any], usual: bool) -> Path:
+    """Write the results of an evaluation, the usual one of the run's end also beside.
+
+    Returns:
+      The path of results.json, or of the file in ``results`` of another evaluation.
+    """
+    path = results_path(workdir, results["split"], results["averaged_steps"])
+    path.parent.mkdir(exist_ok=True)
+    sealed.write_json(path, results)
+    if usual:
+        path = workdir / "results.json"
+        sealed.write_json(path, results)
+    return path
+
+
+def read_results(workdir: Path) -> dict[str, Any]:
+    """Return results.json, those of the run's end; empty where there is none.
+
+    Raises:
+      UserError: if it is damaged.
+    """
+    path = workdir / "results.json"
+    if not path.exists():
+        return {}
+    return sealed.read_json(
+        path, "repeat transformer evaluate, which writes it anew, or restore it"
+    )
+
+
+def is_finished(workdir: Path, settings: Config) -> bool:
+    """Return whether a run has its final results, measured as its settings have it."""
+    try:
+        found = read_results(workdir)
+    except UserError:
+        return False  # they are measured again
+    wanted = {
+        "split": "test",
+        "step": settings.train.steps,
+        "average_of": settings.decode.average,
+        **{key: getattr(settings.decode, key) for key in _SEARCH},
+    }
+    told = {key: found.get(key, value) for key, value in wanted.items()}
+    measured = not found.get("last") or settings.data.measure in found["last"]
+    return bool(found) and told == wanted and measured
