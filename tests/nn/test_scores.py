@@ -42,7 +42,7 @@ def test_location_scores_know_so_many_positions(positions):
 
 
 def test_weights_sum_to_one_over_real_positions():
-    real = np.array([[1, 1, 0, 0, 0], [0, 0, 0, 0, 0]])
+    real = jnp.array([[1, 1, 0, 0, 0], [0, 0, 0, 0, 0]])
     weights = scores.softmax_over(draw(B, J, S), real)
     np.testing.assert_allclose(weights[0].sum(-1), 1, rtol=1e-6)
     np.testing.assert_array_equal(weights[0, :, 2:], 0)

@@ -114,22 +114,25 @@ class Kind(NamedTuple):
     step: Callable[..., tuple[jax.Array, ...]]
 
 
+def _gru(x, state, bias, multiply):
+    (h,) = state
+    return (gru(x, h, multiply),)
+
+
+def _gru_reset_after(x, state, bias, multiply):
+    (h,) = state
+    return (gru_reset_after(x, h, bias, multiply),)
+
+
+def _lstm(x, state, bias, multiply):
+    h, c = state
+    return lstm(x, h, c, multiply)
+
+
 CELLS = {
-    "gru": Kind(
-        3,
-        {"gates": 2, "candidate": 1},
-        1,
-        lambda x, state, bias, multiply: (gru(x, *state, multiply),),
-    ),
-    "gru_reset_after": Kind(
-        3,
-        {"state": 3},
-        1,
-        lambda x, state, bias, multiply: (gru_reset_after(x, *state, bias, multiply),),
-    ),
-    "lstm": Kind(
-        4, {"state": 4}, 2, lambda x, state, bias, multiply: lstm(x, *state, multiply)
-    ),
+    "gru": Kind(3, {"gates": 2, "candidate": 1}, 1, _gru),
+    "gru_reset_after": Kind(3, {"state": 3}, 1, _gru_reset_after),
+    "lstm": Kind(4, {"state": 4}, 2, _lstm),
 }
 
 
@@ -217,7 +220,7 @@ def _scan_backward(cell, dtype, kept, gradients):
         names.clear()
 
         def replayed(constants, state, x, zeros):
-            operands = []
+            operands: list[jax.Array] = []
 
             def multiply(name, operand):
                 i = len(operands)

@@ -35,7 +35,7 @@ class Output(NamedTuple):
 
     state: jax.Array  # (B, J, n)
     context: jax.Array  # (B, J, W)
-    weights: jax.Array  # (B, J, S)
+    weights: jax.Array | None  # (B, J, S)
 
 
 class Decoder(Protocol):

@@ -60,7 +60,7 @@ class Cell(nn.Module):
 def _orthogonal(
     key: jax.Array, shape: tuple[int, int], dtype: Any = jnp.float32
 ) -> jax.Array:
-    """Draw orthogonal matrices (n, n) side by side: no state grows or fades at first."""
+    """Draw orthogonal matrices (n, n) side by side: at first no state fades."""
     n, columns = shape
     keys = jax.random.split(key, columns // n)
     square = nn.initializers.orthogonal()

@@ -102,17 +102,17 @@ class Luong(nn.Module):
         return output.state
 
 
-def _step(c: config.Recurrent, multiply: Any, memory: Memory, state: Stack, x: Any):
+def _step(its: config.Recurrent, multiply: Any, memory: Memory, state: Stack, x: Any):
     """Run the layers, attend, and join what both found."""
-    gates = x + multiply("feeding", state.fed) if c.feeding else x
+    gates = x + multiply("feeding", state.fed) if its.feeding else x
     layers: list[State] = []
-    for i, before in enumerate(state.layers):
+    for i, (h, c) in enumerate(state.layers):
         if i:
             below = layers[-1][0]
             gates = multiply(f"layer_{i}.input", below) + memory.held["cells"][i]
-        layers.append(recurrent.lstm(gates, *before, named(multiply, f"layer_{i}")))
+        layers.append(recurrent.lstm(gates, h, c, named(multiply, f"layer_{i}")))
     h = layers[-1][0]
-    weights = _weights(c, multiply, memory, h, state.position)
+    weights = _weights(its, multiply, memory, h, state.position)
     context = weighted(weights, memory)
     found = jnp.tanh(multiply("context", context) + multiply("state", h))
     return Stack(tuple(layers), found, state.position + 1), Output(

@@ -1,0 +1,109 @@
+"""Recurrent models: what their keys may be, their sizes, and what each member reads."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.configs import experiment
+
+from transformer import config, models
+from transformer.config import UserError
+from transformer.ids import BOS
+
+V = 23
+USUAL = {
+    "kind": "rnn",
+    "vocab_size": V,
+    "member": "cgru",
+    "d_model": 16,
+    "embedding": 16,
+    "units": 12,
+    "layers": 1,
+    "dropout": 0.1,
+    "tying": "two",
+    "dtype": "float32",
+    "reverse_source": False,
+    "score": "none",
+    "attention": "none",
+    "feeding": False,
+    "window": 0,
+    "max_positions": 0,
+}
+LUONG = USUAL | {"member": "luong", "score": "dot", "attention": "global"}
+
+
+def settings(model, **changes):
+    values = experiment("base").to_dict()
+    values["model"] = model | changes
+    return config.resolve(values)
+
+
+def drawn(**changes):
+    model = models.make(settings(USUAL, **changes), V, V)
+    return model, models.init(model, jax.random.key(0))
+
+
+IDS = jnp.array([[7, 4, 9, 3, 0, 0], [5, 6, 7, 8, 9, 3]])
+INPUTS = jnp.array([[BOS, 8, 5, 9], [BOS, 6, 6, 7]])
+
+
+@pytest.mark.parametrize(
+    "model, changes, said",
+    [
+        (USUAL, {"feeding": True}, "model.feeding: expected False for member cgru"),
+        (USUAL, {"score": "dot"}, "model.score: expected 'none' for member cgru"),
+        (USUAL, {"window": 3}, "model.window: expected 0 for member cgru"),
+        (USUAL, {"embedding": 8}, "model.embedding: expected model.d_model = 16"),
+        (LUONG, {"score": "none"}, "model.score: expected a kind of attention"),
+        (LUONG, {"attention": "local_p"}, "model.window: expected 0 with global"),
+        (LUONG, {"window": 3}, "model.window: expected 0 with global"),
+        (LUONG, {"score": "location"}, "model.max_positions: expected above 0 with"),
+        (LUONG, {"heads": 4}, "unknown key model.heads for model.kind = rnn"),
+    ],
+)
+def test_keys_that_contradict_each_other_are_refused(model, changes, said):
+    with pytest.raises(UserError, match=said):
+        settings(model, **changes)
+
+
+def test_the_parameters_of_the_paper_s_rnnsearch():
+    sizes = {"embedding": 620, "units": 1000, "d_model": 500, "tying": "none"}
+    c = settings(USUAL, member="rnnsearch", vocab_size=30_000, **sizes)
+    tree = models.abstract(models.make(c, 30_000, 30_000))
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    counted = sum(leaf.size for path, leaf in leaves if "bias" not in str(path))
+    # Tables, encoder, decoder, first state, attention, readout, output.
+    parts = 37_200_000, 9_720_000, 10_860_000, 1_000_000, 3_001_000, 3_620_000
+    assert counted == sum(parts) + 15_000_000
+
+
+def test_a_reversed_source_is_read_from_its_end():
+    model, params = drawn(member="encdec")
+    turned, _ = drawn(member="encdec", reverse_source=True)
+    backwards = jnp.array([[3, 9, 4, 7, 0, 0], [3, 9, 8, 7, 6, 5]])
+    one = models.features(model, params, backwards, INPUTS)[0]
+    other = models.features(turned, params, IDS, INPUTS)[0]
+    np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("member", ["encdec", "rnnsearch", "cgru"])
+def test_before_the_first_word_there_is_none(member):
+    model, params = drawn(member=member)
+    table = params["target_embedding"]
+    other = params | {"target_embedding": table.at[BOS].set(9.0)}
+    one, another = (models.features(model, p, IDS, INPUTS)[0] for p in (params, other))
+    np.testing.assert_array_equal(one, another)
+
+
+@pytest.mark.parametrize("member", ["rnnsearch", "cgru"])
+def test_weights_of_attention_are_found(member):
+    model, params = drawn(member=member)
+    found = models.attention_weights(model, params, IDS, INPUTS)
+    assert set(found) == {"cross"} and found["cross"].shape == (2, 1, 1, 4, 6)
+    np.testing.assert_allclose(found["cross"].sum(-1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(found["cross"][0, ..., 4:], 0)
+
+
+def test_one_fixed_vector_is_no_attention():
+    model, params = drawn(member="encdec")
+    assert models.attention_weights(model, params, IDS, INPUTS) == {}
