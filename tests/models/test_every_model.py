@@ -213,6 +213,7 @@ def test_it_trains_evaluates_and_translates(kind, tmp_path):
             "model.vocab_size": 0,
             "batch.tokens": 512,
             "batch.shapes": 1,
+            "optimizer.scale": 0.3,
             "optimizer.warmup": 5,
             "train.steps": 8,
             "train.log_every": 1,

@@ -61,7 +61,7 @@ class Luong(nn.Module):
             name: self.param(name, nn.initializers.normal(0.1), (n,))
             for name, there in (
                 ("energy", c.score == "concat"),
-                ("centre", c.attention == "local_p"),
+                ("place", c.attention == "local_p"),
             )
             if there
         }
@@ -128,7 +128,7 @@ def _weights(c, multiply, memory, h, position):
         return scores.softmax_over(energies, memory.real)
     centres = position
     if c.attention == "local_p":
-        place = jnp.tanh(multiply("centre", h)) @ memory.held["centre"]
+        place = jnp.tanh(multiply("centre", h)) @ memory.held["place"]
         last = jnp.maximum(memory.real.sum(1) - 1, 0)[:, None]
         centres = last * jax.nn.sigmoid(place)
     inside = scores.near(centres, c.window, length) & (memory.real[:, None] != 0)

@@ -27,7 +27,7 @@ PARTITION: Rules = {
     "output": (None, "fsdp"),  # (V, D)
     "kernel(_[a-z]+)?": ("fsdp", None),  # (I, O)
     "bias(_[a-z]+)?": (None,),  # (O,)
-    "(energy|centre)": (None,),  # v (A,)
+    "(energy|place)": (None,),  # v (A,)
 }
 
 
