@@ -119,7 +119,7 @@ RATES = (
 CHOICES = {
     "device": "any, cpu, gpu, tpu",
     "tokenizer.kind": "sentencepiece, whitespace, bytes",
-    "model.kind": "transformer",
+    "model.kind": "transformer, rnn",
     "model.norm": "post, pre",
     "model.positions": "sinusoidal, sinusoidal_concat, learned, none",
     "model.tying": "three, two, none",
@@ -259,8 +259,9 @@ def test_a_key_of_another_family_is_refused_by_name(families):
     )
     with pytest.raises(UserError, match="model.cell: expected one of gru, lstm, got"):
         config.resolve(toy(cell="rnn"))
-    with pytest.raises(UserError, match="model.kind: expected one of transformer, toy"):
-        config.resolve(toy(kind="rnn"))
+    kinds = "transformer, rnn, toy"
+    with pytest.raises(UserError, match=f"model.kind: expected one of {kinds}"):
+        config.resolve(toy(kind="none"))
 
 
 def test_two_kinds_of_model_differ_in_their_kind_and_in_what_both_have(families):
