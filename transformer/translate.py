@@ -446,6 +446,24 @@ def open_run(workdir: Path) -> tuple[Config, Vocabulary]:
     return settings, load_vocabulary(corpus)
 
 
+def chosen_step(settings: Config, saved: Checkpoints) -> int | None:
+    """Return the step of the checkpoint that ``decode.checkpoint`` asks for.
+
+    None is the last.
+
+    Raises:
+      UserError: if it asks for the best, and none was validated.
+    """
+    if settings.decode.checkpoint == "last":
+        return None
+    if (best := saved.best()) is None:
+        raise UserError(
+            f"expected a checkpoint that was validated in {saved.folder}, found none; "
+            "train on, or set decode.checkpoint=last"
+        )
+    return best
+
+
 def load(
     workdir: str | Path,
     *,
@@ -458,7 +476,8 @@ def load(
     Args:
       workdir: folder of the run.
       step: of the checkpoint; None = the average of checkpoints that the final
-        evaluation or ``transformer average`` made, or else the last checkpoint.
+        evaluation or ``transformer average`` made, or else the last checkpoint, or the
+        best where ``decode.checkpoint`` says so.
       warn: is told of lines that are longer than any in training.
       beam: of the searches to come, where it is not the configured one; batches are
         smaller for a larger one, see ``sizes.py``.
@@ -473,6 +492,8 @@ def load(
         place, remedy = workdir / "averaged", "transformer average makes it anew"
     abstract = abstract_params(settings, vocabulary)
     with Checkpoints(place, settings.train.keep, warn, remedy) as checkpoints:
+        if step is None and place.name == "checkpoints":
+            step = chosen_step(settings, checkpoints)
         _, tree, metadata = checkpoints.restore({"params": abstract}, step)
     check_vocabulary(place, metadata, vocabulary.digest)
     settings = sizes.here(settings, vocabulary.target.size, beam)
