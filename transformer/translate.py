@@ -87,6 +87,7 @@ class Translator:
             params, NamedSharding(self.mesh, parallel.REPLICATED)
         )
         self._warn = warn
+        self._checked: set[Any] = set()  # searches that fit
 
     @functools.cached_property
     def _variables(self) -> Any:
@@ -315,11 +316,6 @@ class Translator:
         length = source.shape[1] + extra
         padded = np.zeros(len(source), np.uint32)
         padded[: len(numbers)] = numbers
-        rows = len(source) // self.mesh.size
-        check = fitting.SearchCheck(
-            self.settings, self.model, how, rows, source.shape[1], length
-        )
-        check.before(self._variables)
         arguments = (
             dataclasses.replace(how, seed=0),  # one program for all seeds
             self.model,
@@ -332,10 +328,23 @@ class Translator:
             np.uint32(how.seed),
         )
         with memory.enough(*fitting.search_memory(how)):
-            # What is compiled here is what the call runs.
-            check.compiled(search.lower(*arguments).compile())
+            self._check(how, source.shape, arguments)
             found = hosts.fetch(search(*arguments))
         return [self._read(found, row, how.n_best) for row in range(len(numbers))]
+
+    def _check(self, how: Search, shape: tuple[int, ...], arguments: Any) -> None:
+        """Refuse a program that cannot fit into memory, when it is first called."""
+        program = arguments[0], shape
+        if program in self._checked:
+            return
+        rows, length = shape
+        check = fitting.SearchCheck(
+            self.settings, self.model, how, rows // self.mesh.size, length, arguments[3]
+        )
+        check.before(self._variables)
+        # What is compiled here is what the call runs.
+        check.compiled(search.lower(*arguments).compile())
+        self._checked.add(program)
 
     def _read(
         self, found: decode.Hypotheses, row: int, count: int
