@@ -32,9 +32,13 @@ class State(NamedTuple):
     params: Any
     opt_state: optax.ApplyIfFiniteState
     key: jax.Array  # () the seed that dropout is derived from, by step and place
-    # () what updates are multiplied by, None where nothing changes the learning rate
-    # from outside; not part of a checkpoint, see ``run.course``
+    # () what updates are multiplied by; None where neither validations nor epochs
+    # change the learning rate, see ``run.course``
     factor: jax.Array | None = None
+
+    def parts(self) -> dict[str, Any]:
+        """Return what there is by name, as checkpoints hold it."""
+        return {name: x for name, x in self._asdict().items() if x is not None}
 
 
 class Gradient(NamedTuple):

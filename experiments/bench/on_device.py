@@ -244,7 +244,7 @@ def _last_state(workdir: Path) -> dict[str, np.ndarray]:
     model = models.make(settings, *vocabulary.sizes)
     abstract = jax.eval_shape(functools.partial(init_state, settings, model))
     with Checkpoints(workdir / "checkpoints", settings.train.keep) as checkpoints:
-        _, tree, _ = checkpoints.restore(abstract._asdict())
+        _, tree, _ = checkpoints.restore(abstract.parts())
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
 

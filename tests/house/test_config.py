@@ -110,7 +110,9 @@ NOT_NEGATIVE = (
     "data.train_pairs tokenizer.vocab_size model.vocab_size model.window "
     "optimizer.step_offset optimizer.clip_norm train.evaluate_every "
     "train.checkpoint_every train.checkpoint_minutes decode.alpha decode.extra_tokens "
-    "loss.block decode.tokens"
+    "loss.block decode.tokens optimizer.rate optimizer.decay_patience "
+    "optimizer.decay_after optimizer.decay_every optimizer.least_rate optimizer.l2 "
+    "train.watch_pairs train.patience"
 ).split()
 RATES = (
     "model.dropout model.attention_dropout model.relu_dropout loss.smoothing "
@@ -126,7 +128,9 @@ CHOICES = {
     "model.score": "scaled_dot, dot",
     "model.dtype": "float32, bfloat16",
     "loss.smoothing_over": "all, others",
+    "decode.checkpoint": "last, best",
     "decode.length_penalty": "gnmt, power",
+    "optimizer.schedule": "inverse_sqrt, constant, plateau, epochs",
     "parallel.how": "jit, pmap",
     "parallel.remat": "none, layers, dots",
     "parallel.layers": "auto, unrolled, scanned",
@@ -138,6 +142,7 @@ RANGES = (
     + [(key, "x", f"one of {choices}") for key, choices in CHOICES.items()]
     + [("seed", x, "0 or more and less than 2^32") for x in (-1, 2**32)]
     + [("data.digits", 10, "at most 9")]
+    + [("optimizer.decay", x, "above 0 and at most 1") for x in (0, 1.5)]
     + [("parallel.data", x, "1 or more, or -1 for what is left") for x in (0, -2)]
 )
 
@@ -156,7 +161,7 @@ def test_every_number_and_every_choice_has_a_range():
         + ["source_language", "target_language", "source", "measure"]
     }
     free |= {"tokenizer.source_model", "tokenizer.target_model"}
-    free |= {"optimizer.name", "optimizer.options"}
+    free |= {"optimizer.name", "optimizer.options", "train.watch"}
     bounded = {key for key, _, _ in RANGES}
     values = config.flatten(base()).items()
     assert {k for k, v in values if type(v) is not bool} == free | bounded
@@ -322,7 +327,7 @@ def test_a_run_with_keys_that_are_gone_can_be_read():
     "values, expected",
     [
         ([], "config: : expected a group of keys (Config), got []; change it"),
-        ({"model": 3}, "config: key decode is missing; set it"),
+        ({"model": 3}, "config: key device is missing; set it"),
         ({"modle": {"heads": 3}}, "config: unknown key modle; expected one of name"),
     ],
 )

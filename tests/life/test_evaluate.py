@@ -218,7 +218,7 @@ def test_load_prefers_the_average_and_takes_the_step_it_is_told(run):
 def test_an_average_is_for_inference_only(run):
     settings, vocabulary = open_run(run)
     model = models.make(settings, *vocabulary.sizes)
-    abstract = jax.eval_shape(lambda: steps.init_state(settings, model))._asdict()
+    abstract = jax.eval_shape(lambda: steps.init_state(settings, model)).parts()
     with (
         Checkpoints(run / "averaged", 1) as saved,
         pytest.raises(UserError, match="inference-only.*training cannot resume"),

@@ -352,8 +352,8 @@ def test_the_programs_of_the_loop_do_what_the_jitted_step_does(run):
     for number in range(30):
         state, _ = step(state, plan.batch_at(number))
     with Checkpoints(run.workdir / "checkpoints", keep=2) as checkpoints:
-        _, tree, _ = checkpoints.restore(jax.eval_shape(lambda: state)._asdict())
-    assert_identical(tree, state._asdict())
+        _, tree, _ = checkpoints.restore(jax.eval_shape(lambda: state).parts())
+    assert_identical(tree, state.parts())
 
 
 def test_a_step_waits_for_a_program_that_is_being_compiled(monkeypatch):

@@ -318,3 +318,23 @@ def test_one_bad_parameter_skips_the_whole_step():
     optimizer = make_optimizer(DESCENT, D)
     updates, _ = optimizer.update(tree, optimizer.init(tree), tree)
     assert float(updates["a"][0]) == float(updates["b"][0]) == 0
+
+
+# ------------------------------------------------------------------------- other rates
+
+
+def test_a_constant_rate_after_its_warm_up():
+    constant = {"schedule": "constant", "rate": 0.5, "warmup": 2}
+    history, _ = run(dataclasses.replace(DESCENT, **constant), [jnp.ones(1)] * 4)
+    np.testing.assert_allclose(np.ravel(history), [-0.25, -0.75, -1.25, -1.75])
+
+
+def test_l2_adds_the_gradient_of_the_squares_of_matrices_before_clipping():
+    constant = {"schedule": "constant", "rate": 1.0, "l2": 0.25, "clip_norm": 2.0}
+    optimizer = make_optimizer(dataclasses.replace(DESCENT, **constant), D)
+    params = {"kernel": jnp.array([[4.0]]), "bias_input": jnp.array([8.0])}
+    grads = {"kernel": jnp.array([[1.0]]), "bias_input": jnp.array([4.0])}
+    updates, _ = optimizer.update(grads, optimizer.init(params), params)
+    # 1 + 2 * .25 * 4 = 3, beside 4: of norm 5, clipped to 2.
+    np.testing.assert_allclose(updates["kernel"], [[-1.2]], rtol=1e-6)
+    np.testing.assert_allclose(updates["bias_input"], [-1.6], rtol=1e-6)

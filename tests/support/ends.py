@@ -46,7 +46,7 @@ def results_of(said: str) -> Any:
 def _abstract(settings: Config, workdir: Path) -> Any:
     size = prepare(settings, workdir).vocabulary.target.size
     model = models.make(settings, size, size)
-    return jax.eval_shape(lambda: steps.init_state(settings, model))._asdict()
+    return jax.eval_shape(lambda: steps.init_state(settings, model)).parts()
 
 
 def _digests(restored: Any) -> dict[str, str]:

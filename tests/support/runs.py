@@ -171,7 +171,7 @@ def state_of(settings: Config, workdir: Path, step: int | None = None):
     model = models.make(settings, size, size)
     abstract = jax.eval_shape(lambda: steps.init_state(settings, model))
     with Checkpoints(workdir / "checkpoints", settings.train.keep) as checkpoints:
-        found, tree, metadata = checkpoints.restore(abstract._asdict(), step)
+        found, tree, metadata = checkpoints.restore(abstract.parts(), step)
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     arrays = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
     return found, metadata, arrays

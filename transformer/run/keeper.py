@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from transformer import config, parallel
@@ -58,11 +57,10 @@ class Keeper:
     @functools.cached_property
     def _kept(self) -> Any:
         """The state as checkpoints hold it, shapes and shardings."""
-        state = self.abstract._replace(factor=None)
         if not self._is_stacked:
-            return state
+            return self.abstract
         apart = functools.partial(stacks.unstack, self.model.stacks)
-        shapes = jax.eval_shape(apart, state)
+        shapes = jax.eval_shape(apart, self.abstract)
         return parallel.placed(self.mesh, self.model.partition, shapes)
 
     def begin(self, draw: Callable[[], Any], log: Callable[[str], None]) -> Any:
@@ -72,7 +70,7 @@ class Keeper:
         if not self.checkpoints.steps():
             # Each device draws what it holds, sharded like a restored state.
             return sharded(draw, self.abstract)(), 0, Course()
-        step, tree, metadata = self.checkpoints.restore(_saved(self._kept))
+        step, tree, metadata = self.checkpoints.restore(self._kept.parts())
         check_vocabulary(f"checkpoint of step {step}", metadata, self.vocabulary)
         log(f"resuming from step {step:,}")
         if not before:
@@ -81,13 +79,9 @@ class Keeper:
         earlier = [one for one in before.get("changes", []) if one["step"] < step]
         self._changes = earlier + ([{"step": step, **now}] if now else [])
         state = type(self.abstract)(**tree)
-        kept = self.abstract._replace(factor=None)
         if self._is_stacked:
             put = functools.partial(stacks.stack, self.model.stacks)
-            state = sharded(put, kept)(state)
-        if (factor := self.abstract.factor) is not None:  # its value comes with a step
-            one = jax.device_put(jnp.ones(()), factor.sharding)
-            state = state._replace(factor=one)
+            state = sharded(put, self.abstract)(state)
         course = Course.of_checkpoint(metadata)
         return state, metadata["tokens"], course
 
@@ -109,9 +103,8 @@ class Keeper:
             "tokens": tokens,
             "course": dataclasses.asdict(course),
         }
-        state = state._replace(factor=None)
         tree = self._unstack(state) if self._is_stacked else state
-        self.checkpoints.save(step, _saved(tree), metadata, metric, temporary)
+        self.checkpoints.save(step, tree.parts(), metadata, metric, temporary)
         self.record(tokens, metrics)
 
     @functools.cached_property
@@ -134,11 +127,6 @@ class Keeper:
                 started=self._started,
                 ended=ended,
             )
-
-
-def _saved(state: Any) -> dict[str, Any]:
-    """Return what of a state stands in a checkpoint."""
-    return {name: tree for name, tree in state._asdict().items() if name != "factor"}
 
 
 def _changes(saved: Any, settings: Config) -> dict[str, list[Any]]:

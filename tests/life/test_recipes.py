@@ -1,0 +1,215 @@
+"""Schedules that follow validations or epochs, early ends, the best checkpoint."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.runs import flat, lines_of, metrics_of, state_of, tiny_run
+
+from transformer import evaluate, train
+from transformer.config import UserError
+from transformer.run import folder
+from transformer.run.checkpoints import steps_in
+from transformer.translate import load
+
+CONSTANT: dict[str, Any] = {
+    "optimizer.schedule": "constant",
+    "optimizer.rate": 0.01,
+    "optimizer.warmup": 4,
+    "train.steps": 12,
+    "train.evaluate_every": 2,
+    "train.checkpoint_every": 4,
+    "decode.average": 1,
+}
+# Of a rate so high that most validations are in vain.
+PLATEAU = CONSTANT | {
+    "optimizer.schedule": "plateau",
+    "optimizer.rate": 0.5,
+    "optimizer.decay": 0.5,
+}
+
+
+def ignore(line: str) -> None:
+    pass
+
+
+def trained(folder_: Path, workdir: Path, changes: dict[str, Any]) -> Any:
+    settings = tiny_run(folder_, **changes)
+    workdir.mkdir(exist_ok=True)
+    assert train.train(settings, workdir, ignore)
+    return settings
+
+
+def rates(workdir: Path) -> list[float]:
+    lines = lines_of(workdir)
+    return [line["learning_rate"] for line in lines if "learning_rate" in line]
+
+
+def test_a_constant_rate_begins_with_a_linear_warm_up(tmp_path):
+    trained(tmp_path / "data", tmp_path / "run", CONSTANT)
+    expected = [0.0025, 0.005, 0.0075] + [0.01] * 9
+    np.testing.assert_allclose(rates(tmp_path / "run"), expected, rtol=1e-6)
+
+
+def test_a_plateau_lowers_the_rate_and_resumes_bit_by_bit(tmp_path):
+    data, whole, cut = (tmp_path / name for name in ("data", "whole", "cut"))
+    settings = trained(data, whole, PLATEAU)
+    values = {
+        line["step"]: line["validation_nll"]
+        for line in lines_of(whole)
+        if "validation_nll" in line
+    }
+    factor, best, expected = 1.0, float("inf"), []
+    for step in range(12):
+        expected.append(0.5 * min(1, (step + 1) / 4) * factor)
+        if (value := values.get(step + 1)) is not None:
+            factor, best = (factor, value) if value < best else (factor / 2, best)
+    np.testing.assert_allclose(rates(whole), expected, rtol=1e-6)
+    assert factor < 1, "nothing was in vain: another seed"
+    # As a kill leaves it that came after step 8 was saved.
+    shutil.copytree(whole, cut)
+    shutil.rmtree(cut / "checkpoints" / "12")
+    (cut / "results.json").unlink()
+    assert train.train(settings, cut, ignore)
+    assert metrics_of(cut) == metrics_of(whole)
+    _, metadata, arrays = state_of(settings, cut)
+    _, expected_metadata, expected_arrays = state_of(settings, whole)
+    assert metadata == expected_metadata and metadata["course"]["factor"] == factor
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, expected_arrays[name], name)
+
+
+def test_epochs_lower_the_rate(tmp_path):
+    changes = PLATEAU | {
+        "optimizer.schedule": "epochs",
+        "optimizer.warmup": 1,
+        "optimizer.decay_after": 1.0,
+        "optimizer.decay_every": 0.5,
+        "train.steps": 25,
+    }
+    settings = trained(tmp_path / "data", tmp_path / "run", changes)
+    found = np.array(rates(tmp_path / "run"))
+    lowered = 1 + np.flatnonzero(np.diff(found))
+    # 200 pairs of at most 7 tokens in batches of 128: a step is so much of an epoch.
+    said: list[str] = []
+    train.train(settings, tmp_path / "run", said.append)
+    (line,) = [x for x in said if x.startswith("batches: ")]
+    epoch = int(line.split()[1])
+    assert lowered[0] == epoch and lowered[1] == -(-epoch * 3 // 2)
+    halved = found[[0, *lowered]]
+    np.testing.assert_allclose(halved, 0.5 * 0.5 ** np.arange(len(halved)), rtol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def short_of_patience(tmp_path_factory) -> Any:
+    """A run that ends early: its rate is so high that it soon finds nothing better."""
+    place = tmp_path_factory.mktemp("early")
+    changes = CONSTANT | {
+        "optimizer.rate": 0.3,
+        "train.steps": 60,
+        "train.patience": 3,
+        "train.keep": 1,
+        "decode.checkpoint": "best",
+    }
+    return trained(place / "data", place / "run", changes), place / "run"
+
+
+def test_patience_ends_a_run_with_the_best_checkpoint(short_of_patience):
+    settings, workdir = short_of_patience
+    values = {
+        line["step"]: line["validation_nll"]
+        for line in lines_of(workdir)
+        if "validation_nll" in line
+    }
+    best, end = min(values, key=lambda step: values[step]), max(values)
+    assert end == best + 3 * settings.train.evaluate_every < settings.train.steps
+    assert steps_in(workdir / "checkpoints") == [best, end]
+    assert folder.read_record(workdir)["ended"]
+    results = folder.read_results(workdir)
+    assert (results["step"], results["trained"]) == (best, end)
+    assert "best" in results and "last" not in results
+    assert folder.is_finished(workdir, settings)
+
+
+def test_translations_and_evaluations_are_of_the_best(short_of_patience):
+    settings, workdir = short_of_patience
+    best, end = steps_in(workdir / "checkpoints")
+    params = flat(load(workdir).params)
+    for step, same in ((best, True), (end, False)):
+        assert np.array_equal(params, flat(load(workdir, step=step).params)) is same
+    path = evaluate.evaluate(workdir, step=end, log=ignore)
+    assert path.name == f"test_step{end}_average1.json"
+    assert folder.read_results(workdir)["step"] == best
+
+
+def test_a_run_that_ended_early_goes_on_with_more_patience(short_of_patience, tmp_path):
+    settings, workdir = short_of_patience
+    workdir = Path(shutil.copytree(workdir, tmp_path / "run"))
+    before = metrics_of(workdir)
+    said: list[str] = []
+    assert train.train(settings, workdir, said.append)
+    assert metrics_of(workdir) == before  # no step more
+    assert any("3 validations brought nothing better" in line for line in said)
+    patient = dataclasses.replace(settings.train, patience=4)
+    settings = dataclasses.replace(settings, train=patient)
+    assert train.train(settings, workdir, ignore)
+    assert len(metrics_of(workdir)) > len(before)
+
+
+def test_bleu_can_be_watched(tmp_path):
+    changes = CONSTANT | {
+        "train.watch": "tokens",
+        "train.watch_pairs": 5,
+        "decode.checkpoint": "best",
+        "train.keep": 1,
+    }
+    trained(tmp_path / "data", tmp_path / "run", changes)
+    scores = {
+        line["step"]: line["validation_tokens"]
+        for line in lines_of(tmp_path / "run")
+        if "validation_nll" in line
+    }
+    assert list(scores) == [2, 4, 6, 8, 10, 12]
+    best = folder.read_results(tmp_path / "run")["step"]
+    assert scores[best] == max(scores.values())
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ({"train.watch": "bleu"}, "train.watch: expected perplexity or one of 13a,"),
+        ({"train.patience": 2, "train.evaluate_every": 0}, "train.evaluate_every: exp"),
+        ({"decode.checkpoint": "best", "decode.average": 5}, "decode.average: expe"),
+        ({"optimizer.scale": 2.0}, "optimizer.scale: expected 1.0 with optimizer.sch"),
+        ({"optimizer.rate": 0.0}, "optimizer.rate: expected above 0 with constant"),
+        ({"optimizer.decay": 0.5}, "optimizer.decay: expected 1.0 with optimizer.sch"),
+        ({"optimizer.decay_patience": 1}, "optimizer.decay_patience: expected 0 with"),
+        ({"optimizer.schedule": "plateau"}, "optimizer.decay: expected less than 1"),
+        (
+            {"optimizer.schedule": "epochs", "optimizer.decay": 0.5},
+            "optimizer.decay_every: expected above 0 with epochs",
+        ),
+        (
+            {"optimizer.schedule": "inverse_sqrt"},
+            "optimizer.rate: expected 0.0 with optimizer.schedule = inverse_sqrt",
+        ),
+    ],
+)
+def test_keys_that_contradict_each_other_are_refused(changes, expected, tmp_path):
+    with pytest.raises(UserError) as error:
+        settings = tiny_run(tmp_path / "data", **(CONSTANT | changes))
+        train.train(settings, tmp_path, ignore)
+    assert expected in str(error.value)
+    assert [path.name for path in tmp_path.iterdir() if path.name != "lock"] == ["data"]
+
+
+def test_what_a_plateau_follows_may_not_change(tmp_path):
+    settings = trained(tmp_path / "data", tmp_path / "run", PLATEAU)
+    other = dataclasses.replace(settings.train, evaluate_every=3, steps=20)
+    with pytest.raises(UserError, match=r"train\.evaluate_every: 2 -> 3"):
+        train.train(
+            dataclasses.replace(settings, train=other), tmp_path / "run", ignore
+        )
