@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import typing
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -60,10 +59,6 @@ class Search:
                     raise UserError(
                         f"{name}: expected {check.expected}, got {value!r}; change it"
                     )
-            if isinstance(value, float) and not math.isfinite(value):
-                raise UserError(
-                    f"{name}: expected a finite number, got {value!r}; change it"
-                )
         for name in OF_SAMPLING:
             if not self.sample and getattr(self, name) != getattr(Search, name):
                 raise UserError(

@@ -11,16 +11,16 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 
-from transformer import decode, fitting, models, objective, parallel
+from transformer import decode, models, objective, parallel
+from transformer.batch_search import BatchSearch
 from transformer.config import Config, UserError
 from transformer.data.batches import Group, in_order
 from transformer.data.tokenizers import Vocabulary, load_vocabulary
-from transformer.ids import BOS, EOS, PAD
+from transformer.ids import BOS, EOS
 from transformer.metrics import heads
-from transformer.models import Model
-from transformer.parallel import hosts, memory, sizes
+from transformer.parallel import hosts, sizes
 from transformer.run import folder
 from transformer.run.checkpoints import Checkpoints, check_vocabulary, steps_in
 from transformer.search import Search, changed
@@ -87,7 +87,7 @@ class Translator:
             params, NamedSharding(self.mesh, parallel.REPLICATED)
         )
         self._warn = warn
-        self._checked: set[Any] = set()  # searches that fit
+        self._search = BatchSearch(self.settings, self.model, self.mesh)
 
     @functools.cached_property
     def _variables(self) -> Any:
@@ -138,9 +138,9 @@ class Translator:
         for group in self.groups([len(sequence) for sequence in sequences]):
             rows = [full[i] for i in group.rows]
             numbers = [first + row for row in rows]
-            found = self._search(group.padded(sequences), numbers, how)
-            for row, hypotheses in zip(rows, found, strict=False):
-                results[row] = hypotheses
+            found = self._search(self._variables, group.padded(sequences), numbers, how)
+            for place, row in enumerate(rows):
+                results[row] = self._read(found, place, how.n_best)
         return results
 
     def score(
@@ -307,45 +307,6 @@ class Translator:
 
         return [*map(lowered, in_order(lengths, tokens * count, count))]
 
-    def _search(
-        self, source: np.ndarray, numbers: list[int], how: Search
-    ) -> list[list[Translation]]:
-        extra = self.settings.decode.extra_tokens
-        # EOS is no part of the input's length. Empty rows may stop at once.
-        limits = np.where(source.any(1), (source != PAD).sum(1) - 1 + extra, 1)
-        length = source.shape[1] + extra
-        padded = np.zeros(len(source), np.uint32)
-        padded[: len(numbers)] = numbers
-        arguments = (
-            dataclasses.replace(how, seed=0),  # one program for all seeds
-            self.model,
-            self.mesh,
-            length,
-            self._variables,
-            source,
-            limits.astype(np.int32),
-            padded,
-            np.uint32(how.seed),
-        )
-        with memory.enough(*fitting.search_memory(how)):
-            self._check(how, source.shape, arguments)
-            found = hosts.fetch(search(*arguments))
-        return [self._read(found, row, how.n_best) for row in range(len(numbers))]
-
-    def _check(self, how: Search, shape: tuple[int, ...], arguments: Any) -> None:
-        """Refuse a program that cannot fit into memory, when it is first called."""
-        program = arguments[0], shape
-        if program in self._checked:
-            return
-        rows, length = shape
-        check = fitting.SearchCheck(
-            self.settings, self.model, how, rows // self.mesh.size, length, arguments[3]
-        )
-        check.before(self._variables)
-        # What is compiled here is what the call runs.
-        check.compiled(search.lower(*arguments).compile())
-        self._checked.add(program)
-
     def _read(
         self, found: decode.Hypotheses, row: int, count: int
     ) -> list[Translation]:
@@ -368,45 +329,6 @@ class Translator:
 
 
 # ------------------------------------------------------------------- jitted functions
-
-
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
-def search(
-    how: Search,
-    model: Model,
-    mesh: Mesh,
-    length: int,
-    variables: Any,
-    source: jax.Array,
-    limits: jax.Array,
-    numbers: jax.Array,
-    seed: jax.Array,
-) -> decode.Hypotheses:
-    """Search for translations, on each device for its own sentences.
-
-    Args:
-      how: what to search for, and how; of its seed nothing is read.
-      model: the model.
-      mesh: of the devices.
-      length: most tokens of an output.
-      variables: as ``search_variables`` has them.
-      source: ids (B, S).
-      limits: most tokens of each output (B,).
-      numbers: of the sentences (B,), which samples are drawn by.
-      seed: of the samples.
-    """
-
-    def each_device(variables, source, limits, numbers, seed):
-        base = jax.random.key(seed)
-        keys = jax.vmap(lambda number: jax.random.fold_in(base, number))(numbers)
-        beams = decode.side_by_side(how)
-        step, cache = models.start(model, variables, source, beams, length)
-        return decode.search(how, step, cache, limits, length, keys)
-
-    mapped = parallel.over_rows(
-        mesh, each_device, parallel.REPLICATED, parallel.BY_ROWS
-    )
-    return mapped(variables, source, limits, numbers, seed=seed)
 
 
 _log_probabilities = jax.jit(objective.log_probabilities, static_argnums=0)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.runs import command, tiny_run
+from support.runs import command, compiling_once, tiny_run
 
 STEPS, STOPPED = 8, 5
 SETTINGS = {
@@ -147,26 +147,11 @@ def left(before: dict[str, str], after: dict[str, str]) -> list[str]:
 @contextlib.contextmanager
 def quick(cache: Path) -> Iterator[None]:
     """Leave the devices of this process alone; compile a program once."""
-    import jax
-    from jax.experimental.compilation_cache import compilation_cache
-
     from transformer import parallel
 
-    names = {
-        "jax_compilation_cache_dir": str(cache),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-    }
-    before = {name: getattr(jax.config, name) for name in names}
-    with pytest.MonkeyPatch.context() as patch:
+    with compiling_once(cache) as patch:
         patch.setattr(parallel, "start", lambda device: f"devices: {device}")
-        for name, value in names.items():
-            patch.setenv(name.upper(), str(value))
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
         yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
 
 
 @dataclasses.dataclass(frozen=True)

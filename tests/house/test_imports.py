@@ -26,6 +26,7 @@ FLOORS = [
         "prepare",
         "fitting",
         "objective",
+        "batch_search",
         "step",
         "programs",
         "train",

@@ -5,12 +5,11 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from support.runs import (
     checkpoints_of,
+    compiling_once,
     metrics_of,
     state_of,
     tiny_run,
@@ -27,18 +26,8 @@ SHORT, LONG = 6, 12
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once(tmp_path_factory):
     """Let the runs of this module share what is compiled."""
-    names = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("xla")),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-    }
-    before = {name: getattr(jax.config, name) for name in names}
-    for name, value in names.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
+    with compiling_once(tmp_path_factory.mktemp("xla")):
+        yield
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from support.runs import command, compilations, tiny, tiny_run
 from support.translators import SETTINGS, draw_params
 
 from transformer import fitting, models, parallel
+from transformer.batch_search import search
 from transformer.cli import main as cli
 from transformer.config import UserError
 from transformer.data.tokenizers import Vocabulary
@@ -22,7 +23,7 @@ from transformer.parallel import memory
 from transformer.search import Search
 from transformer.step import init_state
 from transformer.train import train
-from transformer.translate import Translator, search
+from transformer.translate import Translator
 
 MB = 10**6
 

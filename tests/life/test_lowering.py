@@ -19,7 +19,15 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from support.configs import base
 
-from transformer import config, models, objective, parallel, programs, translate
+from transformer import (
+    batch_search,
+    config,
+    models,
+    objective,
+    parallel,
+    programs,
+    translate,
+)
 from transformer import step as steps
 from transformer.config import Config
 from transformer.models import Model
@@ -100,7 +108,7 @@ def evaluation(c: Config, model: Model) -> Any:
 
 def search(how: Search, c: Config, model: Model) -> Any:
     seed = jax.ShapeDtypeStruct((), np.uint32)
-    return translate.search.trace(
+    return batch_search.search.trace(
         *(how, model, one_device(), LENGTH, variables(model), ids()),
         *(numbers(), numbers(np.uint32), seed),
     )

@@ -19,15 +19,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from support.paths import ROOT
 from support.runs import (
     checkpoints_of,
     command,
     compilations,
+    compiling_once,
     metrics_of,
     state_of,
     tiny_run,
@@ -70,13 +69,7 @@ def compiled_once(tmp_path_factory):
     """
     make = steps.make_train_step
     kept: dict[Any, Any] = {}
-    folder = str(tmp_path_factory.mktemp("xla"))
-    names = {
-        "jax_compilation_cache_dir": folder,
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-    }
-    before = {name: getattr(jax.config, name) for name in names}
-    with pytest.MonkeyPatch.context() as patch:
+    with compiling_once(tmp_path_factory.mktemp("xla")) as patch:
         patch.setattr(
             programs,
             "make_train_step",
@@ -86,14 +79,7 @@ def compiled_once(tmp_path_factory):
             train, "evaluate_held", lambda workdir, log: workdir / "results.json"
         )
         patch.setattr(parallel, "start", lambda device: f"devices: {device}")
-        for name, value in names.items():
-            patch.setenv(name.upper(), str(value))
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
         yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="module")

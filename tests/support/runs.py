@@ -12,6 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 from support.configs import base
 from support.paths import EXPERIMENTS
@@ -158,6 +160,30 @@ def compilations() -> Iterator[list[str]]:
     finally:
         jax.config.update("jax_log_compiles", False)
         logging.getLogger("jax").removeHandler(handler)
+
+
+@contextlib.contextmanager
+def compiling_once(cache: Path) -> Iterator[pytest.MonkeyPatch]:
+    """Keep what this process and those that it starts compile in a folder.
+
+    Yields:
+      What undoes its patches at the end.
+    """
+    values = {
+        "jax_compilation_cache_dir": str(cache),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+    }
+    before = {name: getattr(jax.config, name) for name in values}
+    with contextlib.ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        # JAX opens a cache once: it has to be told of another folder.
+        stack.callback(compilation_cache.reset_cache)
+        for name, value in values.items():
+            patch.setenv(name.upper(), str(value))
+            jax.config.update(name, value)
+            stack.callback(jax.config.update, name, before[name])
+        compilation_cache.reset_cache()
+        yield patch
 
 
 def metrics_of(workdir: Path) -> list[dict[str, Any]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
-import json
 import os
 import re
 import stat
@@ -21,7 +20,7 @@ from ml_collections.config_flags import config_flags
 from transformer.cli.flags import Command
 from transformer.config import UserError
 from transformer.files.lines import decoded
-from transformer.files.whole import replacing
+from transformer.files.whole import json_text, replacing
 from transformer.run import folder
 
 
@@ -100,8 +99,7 @@ def write(path: str | None, content: str | bytes) -> None:
 def write_json(path: str | None, value: Any) -> None:
     """Write indented JSON to a file, where there is a path."""
     if path is not None:
-        text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-        write(path, text + "\n")
+        write(path, json_text(value))
 
 
 @contextlib.contextmanager
@@ -169,11 +167,11 @@ def check_output(command: Command, values: flags.FlagValues) -> None:
         raise _unwritable(path, os.strerror(errno.EISDIR))
     if _is_stream(path):
         return
-    folder = os.path.dirname(os.path.realpath(path))
-    if not os.path.isdir(folder):
-        raise _unwritable(path, f"there is no folder {folder}")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise _unwritable(path, f"the folder {folder} is write-protected")
+    parent = os.path.dirname(os.path.realpath(path))
+    if not os.path.isdir(parent):
+        raise _unwritable(path, f"there is no folder {parent}")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise _unwritable(path, f"the folder {parent} is write-protected")
     for flag, read in _read_files(command, values):
         if _is_same(path, read):
             raise UserError(

@@ -48,7 +48,11 @@ def write_whole(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def json_text(value: Any) -> str:
+    """Return indented JSON, as people read it."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write indented JSON whole or not at all, for others: without a seal."""
-    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    write_whole(path, (text + "\n").encode())
+    write_whole(path, json_text(value).encode())

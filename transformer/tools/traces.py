@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding
 
-from transformer import config, models, objective, parallel, translate
+from transformer import batch_search, config, models, objective, parallel
 from transformer.config import Config
 from transformer.data.batches import Shape
 from transformer.models import Model, sublayers
@@ -87,7 +87,7 @@ def search(case: Case) -> jax.stages.Traced:
             lambda p: models.search_variables(model, p), models.abstract(model)
         ),
     )
-    return translate.search.trace(
+    return batch_search.search.trace(
         Search(decoding.beam, decoding.alpha, decoding.length_penalty),
         model,
         mesh,

@@ -1,0 +1,131 @@
+"""A search for the translations of a batch, on all devices: a program per shape."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from transformer import decode, fitting, models, parallel
+from transformer.config import Config
+from transformer.ids import PAD
+from transformer.models import Model
+from transformer.parallel import hosts, memory
+from transformer.search import Search
+
+
+class BatchSearch:
+    """Searches batches; each program is checked once, before it is first run.
+
+    Args:
+      settings: the configuration of the run.
+      model: made from it.
+      mesh: of the devices, each of which takes its own sentences.
+    """
+
+    def __init__(self, settings: Config, model: Model, mesh: Mesh) -> None:
+        self._settings, self._model, self._mesh = settings, model, mesh
+        self._checked: set[Any] = set()  # programs that fit into memory
+
+    def __call__(
+        self, variables: Any, source: np.ndarray, numbers: Sequence[int], how: Search
+    ) -> decode.Hypotheses:
+        """Search for translations.
+
+        Args:
+          variables: as ``search_variables`` has them.
+          source: padded ids (B, S), B a multiple of the devices.
+          numbers: of the sentences, for random draws; rows beyond them are empty.
+          how: what to search for.
+
+        Returns:
+          Hypotheses of all rows, on the host.
+
+        Raises:
+          UserError: if the search does not fit into memory.
+        """
+        extra = self._settings.decode.extra_tokens
+        # EOS is no part of the input's length. Empty rows may stop at once.
+        limits = np.where(source.any(1), (source != PAD).sum(1) - 1 + extra, 1)
+        padded = np.zeros(len(source), np.uint32)
+        padded[: len(numbers)] = numbers
+        arguments = (
+            dataclasses.replace(how, seed=0),  # one program for all seeds
+            self._model,
+            self._mesh,
+            source.shape[1] + extra,
+            variables,
+            source,
+            limits.astype(np.int32),
+            padded,
+            np.uint32(how.seed),
+        )
+        with memory.enough(*fitting.search_memory(how)):
+            self._check(*arguments)
+            return hosts.fetch(search(*arguments))
+
+    def _check(
+        self,
+        how: Search,
+        model: Model,
+        mesh: Mesh,
+        length: int,
+        variables: Any,
+        source: np.ndarray,
+        *others: Any,
+    ) -> None:
+        if (program := (how, source.shape)) in self._checked:
+            return
+        rows = len(source) // mesh.size
+        check = fitting.SearchCheck(
+            self._settings, model, how, rows, source.shape[1], length
+        )
+        check.before(variables)
+        # What is compiled here is what the call runs.
+        lowered = search.lower(how, model, mesh, length, variables, source, *others)
+        check.compiled(lowered.compile())
+        self._checked.add(program)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+def search(
+    how: Search,
+    model: Model,
+    mesh: Mesh,
+    length: int,
+    variables: Any,
+    source: jax.Array,
+    limits: jax.Array,
+    numbers: jax.Array,
+    seed: jax.Array,
+) -> decode.Hypotheses:
+    """Search for translations, on each device for its own sentences.
+
+    Args:
+      how: what to search for, and how; of its seed nothing is read.
+      model: the model.
+      mesh: of the devices.
+      length: most tokens of an output.
+      variables: as ``search_variables`` has them.
+      source: ids (B, S).
+      limits: most tokens of each output (B,).
+      numbers: of the sentences (B,), which samples are drawn by.
+      seed: of the samples.
+    """
+
+    def each_device(variables, source, limits, numbers, seed):
+        base = jax.random.key(seed)
+        keys = jax.vmap(lambda number: jax.random.fold_in(base, number))(numbers)
+        beams = decode.side_by_side(how)
+        step, cache = models.start(model, variables, source, beams, length)
+        return decode.search(how, step, cache, limits, length, keys)
+
+    mapped = parallel.over_rows(
+        mesh, each_device, parallel.REPLICATED, parallel.BY_ROWS
+    )
+    return mapped(variables, source, limits, numbers, seed=seed)
