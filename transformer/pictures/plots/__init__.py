@@ -7,7 +7,7 @@ from transformer.pictures.plots.attention import (
     head_maps,
 )
 from transformer.pictures.plots.heat_maps import Map, maps
-from transformer.pictures.plots.lines import curves, panels, powers
+from transformer.pictures.plots.lines import categories, curves, panels, powers
 from transformer.pictures.plots.picture import FORMS, Picture
 from transformer.pictures.plots.trees import Branch, tree
 from transformer.pictures.plots.values import Mark, bars, marks, points
@@ -21,6 +21,7 @@ __all__ = [
     "Mark",
     "Picture",
     "bars",
+    "categories",
     "curves",
     "head_lines",
     "head_maps",
