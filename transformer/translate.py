@@ -18,7 +18,7 @@ from transformer.config import Config, UserError
 from transformer.data.batches import Group, in_order
 from transformer.data.tokenizers import Vocabulary, load_vocabulary
 from transformer.ids import BOS, EOS, PAD
-from transformer.metrics.heads import align
+from transformer.metrics import heads
 from transformer.models import Model
 from transformer.parallel import hosts, memory, sizes
 from transformer.run import folder
@@ -185,7 +185,7 @@ class Translator:
                 results[row] = states[: len(ids[row])]
         return results
 
-    def attention(self, source: str, target: str | None = None) -> Attention:
+    def attention(self, source: str, target: str | None = None) -> heads.Attention:
         """Return the attention weights of every layer and head for a pair.
 
         Args:
@@ -200,7 +200,7 @@ class Translator:
 
     def attentions(
         self, source_ids: Sequence[list[int]], target_ids: Sequence[list[int]]
-    ) -> Iterator[tuple[int, Attention]]:
+    ) -> Iterator[tuple[int, heads.Attention]]:
         """Yield the number of each pair, from 0, with its attention weights.
 
         Args:
@@ -209,6 +209,9 @@ class Translator:
 
         Yields:
           Pairs of similar length one after another, not in order.
+
+        Raises:
+          UserError: if the model has no attention.
         """
         lengths = [
             max(len(s), len(t) + 1) for s, t in zip(source_ids, target_ids, strict=True)
@@ -218,19 +221,19 @@ class Translator:
             spread = (self._spread(group.padded(side)) for side in (source_ids, inputs))
             found = _attention_weights(self.model, self.params, *spread)
             weights = hosts.fetch(found)
-            for place, row in enumerate(group.rows.tolist()):
-                s, t = len(source_ids[row]), len(inputs[row])
-                encoder, decoder, cross = (
-                    weights[kind][place] for kind in ("encoder", "decoder", "cross")
+            if not weights:
+                kind = self.settings.model.kind
+                raise UserError(
+                    f"model: expected one with attention, got a model of kind {kind} "
+                    "without any; choose another run"
                 )
+            for place, row in enumerate(group.rows.tolist()):
                 yield (
                     row,
-                    Attention(
+                    heads.of_pair(
+                        {kind: one[place] for kind, one in weights.items()},
                         self.vocabulary.source.pieces(source_ids[row]),
                         self.vocabulary.target.pieces(inputs[row]),
-                        encoder[..., :s, :s],
-                        decoder[..., :t, :t],
-                        cross[..., :t, :s],
                     ),
                 )
 
@@ -265,7 +268,7 @@ class Translator:
                     "change it"
                 )
             chosen = max(layers - 1, 1) if layer is None else layer
-            results[row] = align(
+            results[row] = heads.align(
                 found.cross[chosen - 1].mean(0),
                 self.vocabulary.source.words(source_ids[row][:-1]),
                 self.vocabulary.target.words(target_ids[row]),
@@ -353,25 +356,6 @@ class Translator:
                 )
             )
         return translations
-
-
-@dataclasses.dataclass(frozen=True)
-class Attention:
-    """Attention weights of one sentence pair, N layers of H heads.
-
-    Attributes:
-      source: S source pieces, EOS included.
-      target: T pieces of the decoder's input, from BOS.
-      encoder: (N, H, S, S) self-attention; row t holds where position t looks.
-      decoder: (N, H, T, T) masked self-attention.
-      cross: (N, H, T, S) attention of the decoder to the source.
-    """
-
-    source: list[str]
-    target: list[str]
-    encoder: np.ndarray
-    decoder: np.ndarray
-    cross: np.ndarray
 
 
 # ------------------------------------------------------------------- jitted functions

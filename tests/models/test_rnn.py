@@ -5,29 +5,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.configs import experiment
+from support.models import RNN
 
 from transformer import config, models
 from transformer.config import UserError
 from transformer.ids import BOS
 
 V = 23
-USUAL = {
+USUAL = RNN | {
     "kind": "rnn",
     "vocab_size": V,
     "member": "cgru",
-    "d_model": 16,
-    "embedding": 16,
-    "units": 12,
-    "layers": 1,
     "dropout": 0.1,
-    "tying": "two",
     "dtype": "float32",
-    "reverse_source": False,
-    "score": "none",
-    "attention": "none",
-    "feeding": False,
-    "window": 0,
-    "max_positions": 0,
 }
 LUONG = USUAL | {"member": "luong", "score": "dot", "attention": "global"}
 
