@@ -274,7 +274,7 @@ FLAGS = {
     "heads": text_flag("numbers from 1, such as 1,3 or 1-3 (default: all)"),
     "kind": choice_flag(
         "whose attention; cross: the decoder's to the source (default: all in HTML, "
-        "else cross, or encoder with --word)",
+        "else cross, or encoder with --word where the model has it)",
         ["encoder", "decoder", "cross"],
     ),
     "word": text_flag("draw what this word attends to, as the paper's Figures 3 to 5"),

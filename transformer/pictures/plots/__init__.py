@@ -3,6 +3,7 @@
 from transformer.pictures.plots.attention import (
     HeadLines,
     HeadMap,
+    alignment,
     head_lines,
     head_maps,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "Map",
     "Mark",
     "Picture",
+    "alignment",
     "bars",
     "categories",
     "curves",
