@@ -261,6 +261,10 @@ FLAGS = {
     "format": choice_flag(
         "html holds plots too", ["markdown", "html", "csv"], "markdown"
     ),
+    "systems": text_flag(
+        "runs on the same data, or folders of such, separated by commas: the "
+        "second half of Table 2, measured here"
+    ),
     "static": switch_flag(
         "columns that need no training, for the rows of --config (default: "
         "experiments/table3.py)"

@@ -18,6 +18,7 @@ class Measured:
     Attributes:
       folder: its workdir.
       settings: the configuration.
+      record: record.json.
       results: results.json.
       checkpoint: whose results these are, "average" where checkpoints were averaged,
         else "last": those that ``translate`` takes.
@@ -25,6 +26,7 @@ class Measured:
 
     folder: Path
     settings: Config
+    record: Mapping[str, Any]
     results: Mapping[str, Any]
     checkpoint: str
 
@@ -66,9 +68,9 @@ def read(workdir: Path) -> Measured:
             f"{path}: expected the results of a run, found none; run transformer "
             f"evaluate --workdir={workdir}"
         )
-    found = Measured(
-        workdir, settings, results, "average" if "average" in results else "last"
-    )
+    checkpoint = "average" if "average" in results else "last"
+    record = folder.read_record(workdir)
+    found = Measured(workdir, settings, record, results, checkpoint)
     try:
         _ = found.sources, found.references, found.translations
     except KeyError as error:

@@ -203,8 +203,8 @@ def _up_to_output(settings: config.Model, source: int, target: int) -> int:
 
 
 def sequential_steps(
-    settings: config.Model, source: int, target: int, *, given: bool = False
-) -> int:
+    settings: config.Model, source: float, target: float, *, given: bool = False
+) -> float:
     """Count the steps of one sentence that have to wait for one another.
 
     A step is one application of a layer or a cell to all that it can take at once: a
@@ -220,8 +220,8 @@ def sequential_steps(
 
     Args:
       settings: of the model.
-      source: S, tokens of the source with EOS.
-      target: T, tokens of the target with EOS.
+      source: S, tokens of the source with EOS, or their mean.
+      target: T, tokens of the target with EOS, or their mean.
       given: the target's words are given, as in training; else each is written before
         the next, as in translation.
 
