@@ -87,6 +87,7 @@ class Translator:
             params, NamedSharding(self.mesh, parallel.REPLICATED)
         )
         self._warn = warn
+        self._checked: set[Any] = set()  # searches that fit
 
     @functools.cached_property
     def _variables(self) -> Any:
@@ -315,11 +316,6 @@ class Translator:
         length = source.shape[1] + extra
         padded = np.zeros(len(source), np.uint32)
         padded[: len(numbers)] = numbers
-        rows = len(source) // self.mesh.size
-        check = fitting.SearchCheck(
-            self.settings, self.model, how, rows, source.shape[1], length
-        )
-        check.before(self._variables)
         arguments = (
             dataclasses.replace(how, seed=0),  # one program for all seeds
             self.model,
@@ -332,10 +328,23 @@ class Translator:
             np.uint32(how.seed),
         )
         with memory.enough(*fitting.search_memory(how)):
-            # What is compiled here is what the call runs.
-            check.compiled(search.lower(*arguments).compile())
+            self._check(how, source.shape, arguments)
             found = hosts.fetch(search(*arguments))
         return [self._read(found, row, how.n_best) for row in range(len(numbers))]
+
+    def _check(self, how: Search, shape: tuple[int, ...], arguments: Any) -> None:
+        """Refuse a program that cannot fit into memory, when it is first called."""
+        program = arguments[0], shape
+        if program in self._checked:
+            return
+        rows, length = shape
+        check = fitting.SearchCheck(
+            self.settings, self.model, how, rows // self.mesh.size, length, arguments[3]
+        )
+        check.before(self._variables)
+        # What is compiled here is what the call runs.
+        check.compiled(search.lower(*arguments).compile())
+        self._checked.add(program)
 
     def _read(
         self, found: decode.Hypotheses, row: int, count: int
@@ -430,6 +439,24 @@ def open_run(workdir: Path) -> tuple[Config, Vocabulary]:
     return settings, load_vocabulary(corpus)
 
 
+def chosen_step(settings: Config, saved: Checkpoints) -> int | None:
+    """Return the step of the checkpoint that ``decode.checkpoint`` asks for.
+
+    None is the last.
+
+    Raises:
+      UserError: if it asks for the best, and none was validated.
+    """
+    if settings.decode.checkpoint == "last":
+        return None
+    if (best := saved.best()) is None:
+        raise UserError(
+            f"expected a checkpoint that was validated in {saved.folder}, found none; "
+            "train on, or set decode.checkpoint=last"
+        )
+    return best
+
+
 def load(
     workdir: str | Path,
     *,
@@ -442,7 +469,8 @@ def load(
     Args:
       workdir: folder of the run.
       step: of the checkpoint; None = the average of checkpoints that the final
-        evaluation or ``transformer average`` made, or else the last checkpoint.
+        evaluation or ``transformer average`` made, or else the last checkpoint, or the
+        best where ``decode.checkpoint`` says so.
       warn: is told of lines that are longer than any in training.
       beam: of the searches to come, where it is not the configured one; batches are
         smaller for a larger one, see ``sizes.py``.
@@ -457,6 +485,8 @@ def load(
         place, remedy = workdir / "averaged", "transformer average makes it anew"
     abstract = abstract_params(settings, vocabulary)
     with Checkpoints(place, settings.train.keep, warn, remedy) as checkpoints:
+        if step is None and place.name == "checkpoints":
+            step = chosen_step(settings, checkpoints)
         _, tree, metadata = checkpoints.restore({"params": abstract}, step)
     check_vocabulary(place, metadata, vocabulary.digest)
     settings = sizes.here(settings, vocabulary.target.size, beam)

@@ -32,7 +32,10 @@ SMALL: dict[str, dict[str, Any]] = {
         "d_k": 8,
         "d_v": 8,
     },
-    **{f"rnn:{member}": RNN | {"member": member} for member in RECURRENT},
+    **{
+        f"rnn:{member}": RNN | {"member": member, "encoder_norm": member == "cgru"}
+        for member in RECURRENT
+    },
     **{
         f"rnn:luong {score} {attention}": RNN
         | {

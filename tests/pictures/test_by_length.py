@@ -64,6 +64,17 @@ def test_pieces_are_joined_before_words_are_counted(tmp_path):
         assert by_length.by_length([folder], [2, 3, 4, 5], "13a").labels == [words]
 
 
+def test_the_best_checkpoint_is_taken_where_the_config_says_so(tmp_path, runs):
+    pairs = zip(SOURCES, REFERENCES, POOR, strict=True)
+    sentences = [{"source": s, "reference": r, "best": x} for s, r, x in pairs]
+    more = {"best": {"perplexity": 2.0}, "sentences": sentences}
+    keys = {"decode.checkpoint": "best", "train.evaluate_every": 5}
+    best = write(tmp_path / "best", GOOD, more, **keys)
+    found = by_length.by_length([best, *runs], [5, 10], "13a")
+    assert found.scores["best"] == found.scores["poor"]
+    assert "best: the best checkpoint" in by_length.table(found).note
+
+
 def test_averaged_checkpoints_are_taken_where_there_are_some(tmp_path, runs):
     sentences = [
         {"source": s, "reference": r, "last": "q", "average": x}

@@ -140,7 +140,11 @@ def table(bins: Bins) -> Table:
         (label, str(count), *(f"{score:.2f}" for score in scores))
         for label, count, *scores in every
     )
-    kinds = {"last": "the last checkpoint", "average": "averaged checkpoints"}
+    kinds = {
+        "last": "the last checkpoint",
+        "best": "the best checkpoint",
+        "average": "averaged checkpoints",
+    }
     used = ", ".join(f"{name}: {kinds[one]}" for name, one in bins.checkpoints.items())
     note = (
         f"BLEU of all sentences of a bin together, {bins.signature}; words between "

@@ -21,7 +21,8 @@ class Measured:
       record: record.json.
       results: results.json.
       checkpoint: whose results these are, "average" where checkpoints were averaged,
-        else "last": those that ``translate`` takes.
+        else "best" or "last" as ``decode.checkpoint`` says: those that ``translate``
+        takes.
     """
 
     folder: Path
@@ -68,7 +69,8 @@ def read(workdir: Path) -> Measured:
             f"{path}: expected the results of a run, found none; run transformer "
             f"evaluate --workdir={workdir}"
         )
-    checkpoint = "average" if "average" in results else "last"
+    usual = settings.decode.checkpoint
+    checkpoint = "average" if "average" in results else usual
     record = folder.read_record(workdir)
     found = Measured(workdir, settings, record, results, checkpoint)
     try:

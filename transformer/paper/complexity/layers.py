@@ -101,8 +101,8 @@ def recurrent_step(
             def multiply(name, operand):
                 return matmul.product(operand, cell.matrices()[name], _DTYPE)
 
-            _, bias = cell.biases()
-            return recurrent.CELLS[kind].step(cell.gates(x), state, bias, multiply)
+            gates, held = cell.gates(x), cell.held()
+            return recurrent.CELLS[kind].step(gates, state, held, multiply)
 
         return module.apply(tree.unflatten(weights), method=made)
 
