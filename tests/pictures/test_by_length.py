@@ -68,7 +68,7 @@ def test_the_best_checkpoint_is_taken_where_the_config_says_so(tmp_path, runs):
     pairs = zip(SOURCES, REFERENCES, POOR, strict=True)
     sentences = [{"source": s, "reference": r, "best": x} for s, r, x in pairs]
     more = {"best": {"perplexity": 2.0}, "sentences": sentences}
-    keys = {"decode.checkpoint": "best", "train.evaluate_every": 5}
+    keys = {"decode.checkpoint": "best", "decode.average": 1}
     best = write(tmp_path / "best", GOOD, more, **keys)
     found = by_length.by_length([best, *runs], [5, 10], "13a")
     assert found.scores["best"] == found.scores["poor"]
