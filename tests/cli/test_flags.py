@@ -158,7 +158,9 @@ def plot(what):
         (plot("schedule"), "--smoothing=0.2", "with --what=smoothing only"),
         (plot("positions"), "--ids=4", "with --what=smoothing only"),
         (plot("schedule"), "--length=4", "with --what=positions only"),
-        (plot("schedule"), "--workdir=x", "with --what=curves or positions or emb"),
+        (plot("schedule"), "--workdir=x", "with --what=curves or length or positions"),
+        (plot("curves"), "--edges=5", "with --what=length only"),
+        (plot("curves"), "--variant=13a", "with --what=length only"),
         (plot("curves"), "--step=4", "with --what=positions or embeddings only"),
         (plot("positions"), "--step=4", "with --workdir only"),
         (plot("positions"), "--words=a", "with --what=embeddings only"),
@@ -183,6 +185,7 @@ def plot(what):
             "with --what",
         ),
         (["report", "--workdir=x"], "--timed", "with --static only"),
+        (["report", "--workdir=x"], "--variant=13a", "with --systems only"),
         (["report", "--workdir=x"], BASE, "with --static only"),
     ],
 )

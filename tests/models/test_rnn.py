@@ -78,6 +78,17 @@ def test_a_reversed_source_is_read_from_its_end():
     np.testing.assert_array_equal(one, other)
 
 
+def test_weights_of_a_reversed_source_are_in_its_own_order():
+    model, params = drawn(member="cgru")
+    turned, _ = drawn(member="cgru", reverse_source=True)
+    backwards = jnp.array([[3, 9, 4, 7, 0, 0], [3, 9, 8, 7, 6, 5]])
+    one = models.attention_weights(model, params, backwards, INPUTS)["cross"]
+    other = models.attention_weights(turned, params, IDS, INPUTS)["cross"]
+    np.testing.assert_array_equal(one[0, ..., 3::-1], other[0, ..., :4])
+    np.testing.assert_array_equal(other[0, ..., 4:], 0)
+    np.testing.assert_array_equal(one[1, ..., ::-1], other[1])
+
+
 @pytest.mark.parametrize("member", ["encdec", "rnnsearch", "cgru"])
 def test_before_the_first_word_there_is_none(member):
     model, params = drawn(member=member)

@@ -53,15 +53,43 @@ def test_a_gathered_neighbourhood_is_the_window_of_a_mask():
     np.testing.assert_allclose(gathered, masked[0, 0], rtol=1e-5, atol=1e-6)
 
 
-def test_recurrence_as_a_loop_has_it():
-    x, into, again = draw((5, 3), (3, 3), (3, 3))
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def gru(x, h, weights):
+    into, bias, gates, candidate = weights
+    x_z, x_r, x_h = np.split(x @ into + bias, 3)
+    h_z, h_r = np.split(h @ gates, 2)
+    z, r = sigmoid(x_z + h_z), sigmoid(x_r + h_r)
+    return (1 - z) * h + z * np.tanh(x_h + (r * h) @ candidate)
+
+
+def test_the_recurrent_layer_is_a_gru_as_a_loop_has_it():
+    read, shapes = complexity.ROWS["recurrent, GRU"].layer(Sizes(5, 3))
+    x, *weights = draw(*shapes)
+    named = {weight.shape: weight for weight in weights}
+    parts = [named[shape] for shape in ((3, 9), (9,), (3, 6), (3, 3))]
+    assert len(weights) == 4
     state, expected = np.zeros(3), []
     for now in x:
-        state = np.tanh(now @ into + state @ again)
+        state = gru(now, state, parts)
         expected.append(state)
-    np.testing.assert_allclose(
-        complexity.recurrent(x, into, again), expected, rtol=1e-4, atol=1e-6
-    )
+    np.testing.assert_allclose(read(x, *weights), expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("row, kind", complexity.RECURRENT.items())
+def test_the_step_of_a_path_is_that_of_the_layer(row, kind):
+    read, shapes = complexity.ROWS[row].layer(Sizes(4, 3))
+    x, *weights = draw(*shapes)
+    step, own = complexity.recurrent_step(kind, 3)
+    assert sorted(own) == sorted(shapes[1:])
+    state = (jnp.zeros((1, 3)),) * (2 if kind == "lstm" else 1)
+    outputs = []
+    for now in x:
+        state = step(now[None], state, *weights)
+        outputs.append(state[0][0])
+    np.testing.assert_allclose(read(x, *weights), outputs, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dilation", [1, 2])
@@ -81,7 +109,8 @@ def test_convolution_as_a_loop_has_it(dilation):
     "row, alone, whole",
     [
         ("self-attention", 2 * (4 * 4 * 2) * 2, 4 * (4 * 2 * 2) * 2),
-        ("recurrent", 2 * (4 * 2 * 2) * 2, 0),
+        ("recurrent, GRU", 6 * (4 * 2 * 2) * 2, 0),
+        ("recurrent, LSTM", 8 * (4 * 2 * 2) * 2, 0),
         ("convolutional", 3 * (4 * 2 * 2) * 2, 0),
         ("self-attention, restricted", 2 * (4 * 3 * 2) * 2, 4 * (4 * 2 * 2) * 2),
     ],
@@ -108,7 +137,8 @@ def test_operations_and_chains_grow_as_the_paper_says(row):
     "row, steps",
     [
         ("self-attention", 2),  # scores, then sums
-        ("recurrent", 11),
+        ("recurrent, GRU", 22),  # gates, then the candidate that they reset
+        ("recurrent, LSTM", 11),
         ("convolutional", 1),
         ("self-attention, restricted", 2),
     ],
@@ -159,7 +189,7 @@ def test_the_layers_and_steps_of_attention_and_recurrence(n, r):
         return complexity.path_length(name, Sizes(n, 2, r=r))
 
     assert layers("self-attention") == 1
-    assert layers("recurrent") == n
+    assert all(layers(row) == n for row in complexity.RECURRENT)
     assert layers("self-attention, restricted") == -(-(n - 1) // (r // 2))
 
 
@@ -190,9 +220,11 @@ def test_the_product_of_patterns_is_the_pattern_of_the_stack():
     np.testing.assert_array_equal(together, band)
 
 
-def test_one_recurrent_layer_reaches_all_that_came_before():
-    x, into, again = draw((6, 2), (2, 2), (2, 2))
-    pattern = complexity.dependence(lambda x: complexity.recurrent(x, into, again), x)
+@pytest.mark.parametrize("row", complexity.RECURRENT)
+def test_one_recurrent_layer_reaches_all_that_came_before(row):
+    read, shapes = complexity.ROWS[row].layer(Sizes(6, 2))
+    x, *weights = draw(*shapes)
+    pattern = complexity.dependence(lambda x: read(x, *weights), x)
     np.testing.assert_array_equal(pattern, np.tri(6, dtype=bool))
 
 

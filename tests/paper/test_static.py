@@ -129,14 +129,17 @@ def test_the_tables_of_three_rows(monkeypatch):
     estimates = {"base": "3.3e18", "A_h1": "", "big": "2.3e19"}
     assert column(cost, "paper's estimate") == estimates
 
-    printed = ["n^2 d", "n d^2", "k n d^2", "r n d"]
+    printed = ["n^2 d", "n d^2", "n d^2", "k n d^2", "r n d"]
     assert list(column(operations, "paper").values()) == printed
-    assert list(column(chains, "paper").values()) == ["1", "n", "1", "1"]
-    assert list(column(chains, "n = 17").values()) == ["2", "17", "1", "2"]
-    printed = ["1", "n", "n/k", "log_k n", "n/r"]
+    # 4 n^2 d of attention, 12 and 16 n d^2 of the cells.
+    crossing = "below 3 d (recurrent, GRU) and 4 d (recurrent, LSTM)."
+    assert operations.note.endswith(crossing)
+    assert list(column(chains, "paper").values()) == ["1", "n", "n", "1", "1"]
+    assert list(column(chains, "n = 17").values()) == ["2", "34", "17", "1", "2"]
+    printed = ["1", "n", "n", "n/k", "log_k n", "n/r"]
     assert list(column(paths, "paper").values()) == printed
     at_17 = list(column(paths, "n = 17, k = r = 9").values())
-    assert at_17 == ["1", "17", "2", "2", "4"]
+    assert at_17 == ["1", "17", "17", "2", "2", "4"]
 
 
 def test_the_picture_of_operations_names_each_layer_with_its_law():

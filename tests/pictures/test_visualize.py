@@ -1,18 +1,21 @@
 """What heads look at: the maps, the statistics, and the page in a browser."""
 
 import base64
+import dataclasses
 import json
 import re
 import shutil
 from pathlib import Path
 from typing import Any
 
+import matplotlib.figure
 import numpy as np
 import pytest
 from support.configs import base
-from support.models import SMALL, draw_params
+from support.models import RNN, SMALL, draw_params
 from support.reference import assert_close
 
+from transformer import config
 from transformer.cli import main as cli
 from transformer.config import UserError
 from transformer.data.tokenizers import Vocabulary, Whitespace
@@ -38,6 +41,22 @@ def translator() -> Translator:
     empty = Translator(settings, vocabulary, None)
     params = draw_params(empty.model)
     return Translator(settings, vocabulary, params)
+
+
+def recurrent(member: str) -> Translator:
+    """Return a recurrent model, whose only map, if any, is of the source."""
+    keys = {"kind": "rnn", "vocab_size": 0, "dropout": 0.1, "dtype": "float32"}
+    model = config.Recurrent(**keys | RNN | {"member": member})
+    settings = dataclasses.replace(base(**CHANGES), model=model)
+    tokenizer = Whitespace(WORDS)
+    vocabulary = Vocabulary(tokenizer, tokenizer)
+    params = draw_params(Translator(settings, vocabulary, None).model)
+    return Translator(settings, vocabulary, params)
+
+
+@pytest.fixture(scope="module")
+def aligning() -> Translator:
+    return recurrent("cgru")
 
 
 @pytest.fixture(scope="module")
@@ -164,6 +183,107 @@ def test_files_of_different_length_or_of_nothing_are_refused(translator):
         head_statistics.statistics(translator, [SOURCE, SOURCE], [TARGET])
     with pytest.raises(UserError, match="expected sentences to measure, got none"):
         head_statistics.statistics(translator, ["", " "])
+
+
+# ---- a model with one map ------------------------------------------------------------
+
+
+@pytest.fixture
+def aligned(monkeypatch) -> list[Any]:
+    """Record the alignments that are drawn."""
+    given: list[Any] = []
+    draw = viewer.plots.alignment
+
+    def note(*arguments):
+        given.append(arguments)
+        return draw(*arguments)
+
+    monkeypatch.setattr(viewer.plots, "alignment", note)
+    return given
+
+
+def test_the_only_map_is_an_alignment_of_what_is_written(aligning, aligned):
+    maps = viewer.look(aligning, SOURCE, TARGET)
+    assert maps.weights.keys() == {"cross"} and maps.layers == maps.heads == [1]
+    svg = viewer.picture(maps).svg()
+    ((title, weights, rows, columns),) = aligned
+    assert title == "Attention of the decoder to the source"
+    assert rows == ["a", "cat", "</script>", "sl\u2026", "\u2026ps", "$", "</s>"]
+    assert columns == ["the", "cat", "sl\u2026", "\u2026ee\u2026", "\u2026ps", "</s>"]
+    # Row 0 is the step that reads <s> and writes the first piece.
+    assert_close(np.array(weights), aligning.attention(SOURCE, TARGET).cross[0, 0], 64)
+    assert "ee\u2026" in svg and "&lt;/script&gt;" in svg
+
+
+def test_an_alignment_goes_from_black_to_white():
+    drawn = viewer.plots.alignment(
+        "", [[0.0, 1.0], [0.5, 0.25]], ["a", "b"], ["c", "d"]
+    )
+    figure = matplotlib.figure.Figure()
+    drawn.paint(figure)
+    (image,) = figure.axes[0].images
+    shades = image.cmap(image.norm(image.get_array()))
+    assert_close(shades[..., 0], image.get_array(), 2**16)  # 256 shades
+    assert (shades[..., 0] == shades[..., 1]).all()
+    assert (shades[..., 0] == shades[..., 2]).all()
+    assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["c", "d"]
+
+
+def test_a_chosen_head_of_many_is_an_alignment_with_its_name(translator, aligned):
+    chosen: dict[str, Any] = {"layers": "2", "heads": "1"}
+    viewer.picture(viewer.look(translator, SOURCE, TARGET, kind="cross", **chosen))
+    ((title, weights, rows, _),) = aligned
+    assert title.endswith("source, layer 2, head 1") and rows[-1] == "</s>"
+    whole = translator.attention(SOURCE, TARGET).cross
+    assert_close(np.array(weights), whole[1, 0], 64)
+    viewer.picture(viewer.look(translator, SOURCE, TARGET, kind="decoder", **chosen))
+    assert len(aligned) == 1
+
+
+def test_one_map_has_a_page_statistics_and_lines_too(aligning):
+    data = data_of(viewer.page(viewer.look(aligning, SOURCE, TARGET)))
+    assert data["kinds"].keys() == {"cross"}
+    measured = head_statistics.statistics(aligning, [SOURCE], [TARGET])
+    assert measured.keys() == {"cross"} and measured["cross"]["entropy"].shape == (1, 1)
+    (table,) = head_statistics.tables(measured)
+    assert table.rows[0][:2] == ("1", "1")
+    assert "cross: entropy" in head_statistics.picture(measured).svg()
+
+
+@pytest.mark.parametrize(
+    "member, flags, wanted",
+    [
+        ("cgru", ["--kind=encoder"], "--kind: expected cross, all that this model has"),
+        ("cgru", ["--layers=2"], "--layers: expected numbers from 1 to 1"),
+        ("cgru", ["--word=dog"], "--word: expected a word of the target, one of a cat"),
+        ("encdec", [], "model: expected one with attention, got a model of kind rnn"),
+        ("encdec", ["--statistics"], "model: expected one with attention, got a model"),
+    ],
+)
+def test_what_a_recurrent_model_has_not_is_one_line(
+    workdir_of, capsys, member, flags, wanted
+):
+    given = recurrent(member)
+    workdir_of(head_statistics, base(), given)
+    folder = workdir_of(viewer, base(), given)
+    (folder / "in").write_text(f"{SOURCE}\n")
+    pair = [f"--source={SOURCE}", f"--target={TARGET}"]
+    if "--statistics" in flags:
+        pair = [f"--input={folder / 'in'}"]
+    output = folder / "a.svg"
+    call = ["visualize", f"--workdir={folder}", f"--output={output}", *pair, *flags]
+    assert cli.main(call) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("transformer: error: ") and wanted in line
+    assert not output.exists()
+
+
+def test_the_command_draws_an_alignment_and_a_word(workdir_of, aligning, aligned):
+    folder = workdir_of(viewer, base(), aligning)
+    call = ["visualize", f"--workdir={folder}", f"--source={SOURCE}"]
+    call += [f"--target={TARGET}", f"--output={folder / 'a.png'}"]
+    assert cli.main(call) == 0 and len(aligned) == 1
+    assert cli.main([*call, "--word=cat"]) == 0 and len(aligned) == 1
 
 
 # ---- the page ------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 """Operations: by formula as in the traced program, and by hand."""
 
+import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,10 +10,12 @@ import numpy as np
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from ml_collections import ConfigDict
-from support.configs import experiment
+from support.configs import base, experiment
+from support.models import RNN
 
 from transformer import config, models
 from transformer import step as steps
+from transformer.config import UserError
 from transformer.nn.hardware import Hardware
 from transformer.parallel import sizes
 from transformer.tools import flops
@@ -161,3 +165,114 @@ def test_a_sentence_of_one_word_through_one_layer_by_hand():
     inner = 2 * 3 + 3 * 2
     multiply_adds = (attention + inner) + (2 * attention + inner) + 2 * 11
     assert flops.forward(it.model, 1, 1, vocabulary=11) == 2 * multiply_adds
+
+
+# ---- other kinds of model ------------------------------------------------------------
+
+LUONG = {"member": "luong", "score": "general", "attention": "global"}
+LOCAL = {"member": "luong", "score": "concat", "attention": "local_p", "window": 3}
+MEMBERS = [
+    {"member": "encdec"},
+    {"member": "rnnsearch"},
+    {"member": "cgru"},
+    LUONG | {"feeding": True, "layers": 2},
+    LOCAL,
+]
+
+
+def recurrent(**changes: Any) -> config.Recurrent:
+    keys = {"kind": "rnn", "vocab_size": 0, "dropout": 0.1, "dtype": "float32"}
+    return config.Recurrent(**keys | RNN | changes)
+
+
+def test_a_sentence_of_one_word_through_a_cgru_by_hand():
+    sizes = {"embedding": 2, "d_model": 2, "units": 3}
+    one_way = 2 * 9 + 3 * 9  # x W and h U, three gates
+    encoder = 2 * one_way
+    begin = 6 * 3
+    keys = 6 * 6
+    first = 2 * 9 + 3 * 9
+    attention = 3 * 6 + 6 + 6  # the query, its energy, the sum
+    second = 6 * 9 + 3 * 9
+    readout = 3 * 2 + 2 * 2 + 6 * 2
+    multiply_adds = encoder + begin + keys + first + attention + second + readout
+    found = flops.forward(recurrent(member="cgru", **sizes), 1, 1, vocabulary=11)
+    assert found == 2 * (multiply_adds + 2 * 11)
+
+
+@pytest.mark.parametrize("changes", MEMBERS, ids=str)
+def test_the_traced_train_step_of_a_recurrent_model_has_the_operations_counted(changes):
+    it = dataclasses.replace(base(**{"loss.block": 64}), model=recurrent(**changes))
+    rows, source, target, vocabulary = 8, 9, 7, 23
+    model = models.make(it, vocabulary, vocabulary)
+    state = jax.eval_shape(lambda: steps.init_state(it, model))
+    batch = {
+        "source": jax.ShapeDtypeStruct((rows, source), np.int32),
+        "target": jax.ShapeDtypeStruct((rows, target), np.int32),
+    }
+    counted = flops.traced(steps.make_train_step(it, model), state, batch)
+    formula = flops.train_step(it.model, rows, source, target, vocabulary)
+    # The backward pass makes energies and sums of attention anew; energies of width A,
+    # annotations of width W.
+    again = {
+        "encdec": 0,
+        "rnnsearch": 12 + 24,
+        "cgru": 24 + 24,
+        "luong": 12 + 12,
+    }[changes["member"]]
+    remade = 2 * rows * target * source * again
+    if changes.get("attention") == "local_p":
+        remade += 2 * rows * target * 12  # the centre, tanh(h W_p) . v_p
+    assert counted - formula == remade
+
+
+def test_a_transformer_counted_as_other_models_are_has_the_operations_of_the_formula():
+    model = settings(**{"model.layers": 2, "model.d_k": 16, "model.heads": 5}).model
+    counted = flops._polynomial(flops._differences(model), 13, 6)
+    assert counted == flops.forward(model, 13, 6, vocabulary=0)
+
+
+def test_operations_of_arrays_of_lengths_are_those_of_each_pair():
+    model = recurrent(member="cgru")
+    lengths = np.array([[1, 7, 30], [4, 2, 11]])
+    found = flops.forward(model, *lengths, vocabulary=23)  # type: ignore[arg-type]
+    each = [flops.forward(model, s, t, 23) for s, t in lengths.T.tolist()]
+    assert found.tolist() == each
+    assert flops.per_target_token(model, 7, 2, 23) == each[1] / 2
+
+
+def scanned(jaxpr: Any) -> int:
+    """Return the turns of all loops, one after the other."""
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "scan":
+            total += equation.params["length"]
+        else:
+            total += sum(map(scanned, flops.inside(equation.params)))
+    return total
+
+
+@pytest.mark.parametrize("changes", MEMBERS, ids=str)
+def test_sequential_steps_are_the_turns_of_the_loops(changes):
+    it = recurrent(**changes)
+    model = models.rnn.Model(it, 23, 23)
+    ids = [jax.ShapeDtypeStruct((1, n), np.int32) for n in (9, 7)]
+    params, features = models.abstract(model), functools.partial(models.features, model)
+    turns = scanned(jax.make_jaxpr(features)(params, *ids).jaxpr)
+    cells = {"cgru": 2, "luong": it.layers}.get(it.member, 1)
+    found = flops.sequential_steps(it, 9, 7)
+    assert (
+        found == turns + (cells - 1) * 7 == flops.sequential_steps(it, 9, 7, given=True)
+    )
+
+
+def test_a_transformer_reads_at_once_and_writes_word_by_word():
+    model = settings(**{"model.layers": 6}).model
+    assert flops.sequential_steps(model, 30, 20) == 6 + 20 * 6
+    assert flops.sequential_steps(model, 30, 20, given=True) == 6 + 6
+
+
+def test_steps_of_an_unknown_kind_are_refused():
+    model = config.Model("toy", 0, 16, 0.1, "two", "float32")
+    with pytest.raises(UserError, match="model.kind: expected transformer or rnn, got"):
+        flops.sequential_steps(model, 3, 3)

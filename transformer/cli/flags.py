@@ -12,6 +12,7 @@ from typing import Any, Literal
 from absl import flags
 
 from transformer.config import Check, UserError, type_and_checks
+from transformer.metrics.bleu import VARIANTS
 from transformer.search import Search
 
 
@@ -260,6 +261,10 @@ FLAGS = {
     "format": choice_flag(
         "html holds plots too", ["markdown", "html", "csv"], "markdown"
     ),
+    "systems": text_flag(
+        "runs on the same data, or folders of such, separated by commas: the "
+        "second half of Table 2, measured here"
+    ),
     "static": switch_flag(
         "columns that need no training, for the rows of --config (default: "
         "experiments/table3.py)"
@@ -273,7 +278,7 @@ FLAGS = {
     "heads": text_flag("numbers from 1, such as 1,3 or 1-3 (default: all)"),
     "kind": choice_flag(
         "whose attention; cross: the decoder's to the source (default: all in HTML, "
-        "else cross, or encoder with --word)",
+        "else cross, or encoder with --word where the model has it)",
         ["encoder", "decoder", "cross"],
     ),
     "word": text_flag("draw what this word attends to, as the paper's Figures 3 to 5"),
@@ -283,6 +288,7 @@ FLAGS = {
     "smoothing": share_flag("share taken from the target", 0.1),
     "ids": count_flag("ids of the vocabulary that is drawn", 8, least=2, most=1000),
     "words": text_flag("words to place, separated by commas"),
+    "variant": choice_flag("of BLEU", VARIANTS, "13a"),
     "method": choice_flag("how to place words in a plane", ["pca", "tsne"], "pca"),
     "side": choice_flag("whose embeddings", ["source", "target"], "source"),
     "neighbours": count_flag("pieces to name beside each word", 5),

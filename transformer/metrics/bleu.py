@@ -23,11 +23,10 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from transformer.config import UserError
 
 if TYPE_CHECKING:
+    import numpy as np
     from sacrebleu.metrics.bleu import BLEU
 
 _MAX_ORDER = 4
@@ -157,6 +156,8 @@ class Resampler:
         resamples: int = 1000,
         seed: int = 0,
     ) -> None:
+        import numpy as np
+
         self._prepare, _ = _preparation(variant, language)
         self._references = [self._prepare(line) for line in references]
         self._metric = _metric(variant, _order(variant, [self._references]))
@@ -175,6 +176,8 @@ class Resampler:
         Returns:
           (resamples,), each 0 to 100.
         """
+        import numpy as np
+
         _check_counts(hypotheses, self._references)
         lines = zip(map(self._prepare, hypotheses), self._references, strict=True)
         counts = [self._counts(line, reference) for line, reference in lines]

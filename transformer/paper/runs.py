@@ -14,6 +14,7 @@ from transformer.config import Config, UserError
 from transformer.paper.rows import BASE, KEYS, TABLE3, WIDTHS, Measure
 from transformer.run import folder as run_folder
 from transformer.run.history import read_metrics
+from transformer.run.measured import Measured
 
 BLEU = "paper"  # the variant of metrics/bleu.py that is put beside the paper's
 
@@ -23,7 +24,7 @@ _NAME = re.compile(
 )
 _SEARCH = ("beam", "alpha", "length_penalty", "extra_tokens")
 # Where data are; what is there is compared by digest.
-_PATHS = (
+PATHS = (
     "data.dir",
     "data.prepared",
     "tokenizer.source_model",
@@ -117,7 +118,7 @@ def find(folder: Path) -> tuple[list[Run], list[Run]]:
     Raises:
       UserError: if there is no finished run, or for a mixture.
     """
-    runs = [_open(path, folder) for path in _workdirs(folder)]
+    runs = [_open(path, folder) for path in workdirs(folder)]
     runs.sort(key=lambda run: (run.table, run.data, _place(run), run.settings.seed))
     finished = [run for run in runs if run.results]
     unfinished = [run for run in runs if not run.results]
@@ -140,7 +141,7 @@ def _place(run: Run) -> int:
     return list(TABLE3).index(run.row if run.table == 3 else run.row.split("_")[0])
 
 
-def _workdirs(folder: Path) -> Iterator[Path]:
+def workdirs(folder: Path) -> Iterator[Path]:
     """Yield the folders with a config.json, and look no deeper."""
     for place, inside, files in os.walk(folder, followlinks=False):
         inside.sort()
@@ -247,8 +248,8 @@ def _check_alike(study: Sequence[Run]) -> None:
         _refuse(first, run, _config_difference(first, run))
     done = [run for run in study if run.results]
     for run in done:
-        _refuse(done[0], run, _difference(_inputs(done[0]), _inputs(run)))
-        _refuse(done[0], run, _difference(_measure(done[0]), _measure(run)))
+        _refuse(done[0], run, difference(inputs(done[0]), inputs(run)))
+        _refuse(done[0], run, difference(_measure(done[0]), _measure(run)))
         if done[0].references != run.references:
             _refuse(done[0], run, ["the references of results.json"])
 
@@ -278,14 +279,15 @@ def _check_row(run: Run, changed: set[str]) -> None:
 
 
 def _config_difference(first: Run, run: Run) -> list[str]:
-    free = {"name", "seed", *_PATHS}
+    free = {"name", "seed", *PATHS}
     for one in (first, run):
         free |= one.overrides.keys() | set(_NOT_PRINTED.get(one.row.split("_")[0], ()))
     lines = config.other_run(first.settings, run.settings)
     return [line for line in lines if line.split(":")[0] not in free]
 
 
-def _difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+    """Return a line for each key with different values."""
     keys = dict.fromkeys([*first, *second])
     return [
         f"{key}: {first.get(key)} -> {second.get(key)}"
@@ -294,7 +296,7 @@ def _difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str
     ]
 
 
-def _inputs(run: Run) -> dict[str, Any]:
+def inputs(run: Run | Measured) -> dict[str, Any]:
     """Return the digests of vocabulary and data; where the files lay is left out."""
     try:
         found = {"vocabulary": run.record["vocabulary_digest"][:12]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +17,7 @@ from transformer.nn import losses, optimizer
 from transformer.nn.positions import sinusoidal_positions
 from transformer.pictures import plots
 from transformer.pictures.tables import Table
+from transformer.run.folder import names
 from transformer.run.history import read_metrics
 from transformer.translate import Translator
 
@@ -108,7 +108,7 @@ def curves(workdirs: Sequence[Path]) -> plots.Picture:
     for label, key, logarithmic in _CURVES:
         found = {
             name: [(line["step"], line[key]) for line in lines if _number(line, key)]
-            for name, lines in zip(_names(workdirs), measured, strict=True)
+            for name, lines in zip(names(workdirs), measured, strict=True)
         }
         shown = {name: points for name, points in found.items() if points}
         if shown:
@@ -118,15 +118,6 @@ def curves(workdirs: Sequence[Path]) -> plots.Picture:
 
 def _number(line: dict, key: str) -> bool:
     return key in line and line[key] is not None  # not finite is written as null
-
-
-def _names(workdirs: Sequence[Path]) -> list[str]:
-    """Return what tells folders apart: their paths below what all have in common."""
-    paths = [str(workdir.resolve()) for workdir in workdirs]
-    if len(set(paths)) == 1:
-        return [workdir.resolve().name for workdir in workdirs]
-    common = os.path.commonpath(paths)
-    return [os.path.relpath(path, common) for path in paths]
 
 
 # ---- positions -----------------------------------------------------------------------

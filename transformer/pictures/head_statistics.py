@@ -12,7 +12,7 @@ import numpy as np
 from transformer.config import UserError
 from transformer.metrics.heads import STATISTICS, Statistics
 from transformer.pictures import plots
-from transformer.pictures.heads import KINDS, TITLES
+from transformer.pictures.heads import TITLES, sizes
 from transformer.pictures.tables import Table
 from transformer.pictures.tables import page as tables_page
 from transformer.translate import Translator, load
@@ -63,18 +63,20 @@ def statistics(
       targets: a translation of each, None for the model's own.
 
     Returns:
-      For each kind the means of ``metrics.heads.STATISTICS``, each (N, H).
+      For each kind that the model has the means of ``metrics.heads.STATISTICS``, each
+      (N, H).
 
     Raises:
-      UserError: if there is no sentence, or not one target for each source.
+      UserError: if the model has no attention, there is no sentence, or not one target
+        for each source.
     """
-    measured = {kind: Statistics() for kind in KINDS}
+    measured = {kind: Statistics() for kind in sizes(translator)}
     count = 0
     for source_ids, target_ids in _encoded(translator, sources, targets):
         for _, found in translator.attentions(source_ids, target_ids):
             count += 1
             for kind, one in measured.items():
-                one.add(getattr(found, kind))
+                one.add(found.weights[kind])
     if not count:
         raise UserError("expected sentences to measure, got none; give a file of them")
     return {kind: one.means() for kind, one in measured.items()}

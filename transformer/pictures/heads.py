@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import importlib.resources
 import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
-from transformer import config
+from transformer import models
 from transformer.config import UserError
 from transformer.ids import BOS, EOS, SPECIAL
 from transformer.metrics.heads import KINDS
@@ -73,7 +76,7 @@ def show(
       layers: see ``look``.
       heads: see ``look``.
       kind: one of ``KINDS``; None for all in HTML, else for "cross", or "encoder" with
-        a word.
+        a word, if the model has it.
       word: draw what this word attends to, in any form but HTML.
       step: of the checkpoint, see ``translate.load``.
 
@@ -85,14 +88,33 @@ def show(
             "--word: expected --output=FILE.png, .svg or .pdf with it, got .html; "
             "change it, or point at the word in the page"
         )
+    translator = load(workdir, step=step)
     if form != "html" and kind is None:
-        kind = "cross" if word is None else "encoder"
-    chosen = {"layers": layers, "heads": heads, "kind": kind}
-    maps = look(load(workdir, step=step), source, target, **chosen)
+        self_attends = "encoder" in sizes(translator)
+        kind = "encoder" if word is not None and self_attends else "cross"
+    maps = look(translator, source, target, layers=layers, heads=heads, kind=kind)
     if form == "html":
         return page(maps)
     drawn = picture(maps) if word is None else word_picture(maps, word)
     return drawn.file(form)
+
+
+def sizes(translator: Translator) -> dict[str, tuple[int, int]]:
+    """Return layers and heads of each kind of attention that a model has.
+
+    Raises:
+      UserError: if it has none.
+    """
+    ids = jax.ShapeDtypeStruct((1, 2), jnp.int32)
+    weights = functools.partial(models.attention_weights, translator.model)
+    found = jax.eval_shape(weights, translator.params, ids, ids)
+    if not found:
+        model = translator.settings.model
+        raise UserError(
+            f"model: expected one with attention, got a model of kind {model.kind} "
+            "without any; choose another run"
+        )
+    return {kind: found[kind].shape[1:3] for kind in KINDS if kind in found}
 
 
 def look(
@@ -112,18 +134,21 @@ def look(
       target: its translation, None for the model's own.
       layers: numbers from 1, "1,3" or "1-3"; None for all.
       heads: the same.
-      kind: one of ``KINDS``, None for all.
+      kind: one of ``KINDS``, None for all that the model has.
 
     Raises:
-      UserError: for a sentence without text or too long for a page, and for numbers of
-        layers or heads that the model does not have.
+      UserError: for a sentence without text or too long for a page, and for a kind of
+        attention and numbers of layers or heads that the model does not have.
     """
-    settings, vocabulary = translator.settings, translator.vocabulary
-    model = config.transformer(settings.model)
-    chosen = [
-        _numbers("layers", layers, model.layers),
-        _numbers("heads", heads, model.heads),
-    ]
+    vocabulary, kinds = translator.vocabulary, sizes(translator)
+    if kind is not None and kind not in kinds:
+        raise UserError(
+            f"--kind: expected {' or '.join(kinds)}, all that this model has, got "
+            f"{kind}; change it"
+        )
+    shown = [kind] if kind else list(kinds)
+    counts = zip(("layers", "heads"), (layers, heads), kinds[shown[0]], strict=True)
+    chosen = [_numbers(*one) for one in counts]
     (source_ids,) = translator.source_ids([_with_text("source", source)])
     if target is None:
         (found,) = translator.hypotheses([source])
@@ -154,8 +179,7 @@ def look(
         layers=chosen[0],
         heads=chosen[1],
         weights={
-            name: getattr(found_weights, name)[picked].clip(0, 1)
-            for name in ([kind] if kind else KINDS)
+            name: found_weights.weights[name][picked].clip(0, 1) for name in shown
         },
     )
 
@@ -214,8 +238,14 @@ def _bytes(weights: np.ndarray) -> str:
 
 
 def picture(maps: Maps) -> plots.Picture:
-    """Return the heads of one kind as heat maps, a row of the grid a layer."""
+    """Return the heads of one kind as heat maps, a row of the grid a layer.
+
+    A single map of the decoder's attention to the source is an alignment: a row for
+    each piece that is written, and not for the one that is read before it.
+    """
     ((kind, weights),) = maps.weights.items()
+    if kind == "cross" and weights.shape[:2] == (1, 1):
+        return _alignment(maps, weights[0, 0])
     rows, columns = (maps.labels[side] for side in KINDS[kind])
     grid = [
         [
@@ -225,6 +255,14 @@ def picture(maps: Maps) -> plots.Picture:
         for i, layer in enumerate(maps.layers)
     ]
     return plots.head_maps(TITLES[kind].capitalize(), grid, rows, columns)
+
+
+def _alignment(maps: Maps, weights: np.ndarray) -> plots.Picture:
+    title = TITLES["cross"].capitalize()
+    if (maps.layers, maps.heads) != ([1], [1]):
+        title += f", layer {maps.layers[0]}, head {maps.heads[0]}"
+    columns = maps.labels["source"]
+    return plots.alignment(title, weights.tolist(), maps.following, columns)
 
 
 def word_picture(maps: Maps, word: str) -> plots.Picture:

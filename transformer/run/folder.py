@@ -7,6 +7,7 @@ version wrote does not, and is taken as it is.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,15 @@ def check_writable(workdir: Path) -> None:
             )
         if path.exists() and not path.is_dir():
             raise UserError(f"{path}: expected a folder, got a file; move it away")
+
+
+def names(workdirs: Sequence[Path]) -> list[str]:
+    """Return what tells folders apart: their paths below what all have in common."""
+    paths = [str(workdir.resolve()) for workdir in workdirs]
+    if len(set(paths)) == 1:
+        return [workdir.resolve().name for workdir in workdirs]
+    common = os.path.commonpath(paths)
+    return [os.path.relpath(path, common) for path in paths]
 
 
 # ---- config.json ---------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Floating-point operations: counted from a traced function, and by formula.
+"""Operations, counted from a traced function and by formula, and sequential steps.
 
 One multiply-add counts as 2. Only products of matrices and convolutions count, as in
 the literature: norms, softmax and dropout are below two percent at the paper's sizes.
@@ -6,14 +6,17 @@ the literature: norms, softmax and dropout are below two percent at the paper's 
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.extend import core
 
-from transformer import config
+from transformer import config, models
 
 
 def traced(function: Callable[..., Any], *args: Any) -> int:
@@ -105,10 +108,11 @@ def _of_kernel(equation: core.JaxprEqn) -> int:
 
 
 def forward(settings: config.Model, source: int, target: int, vocabulary: int) -> int:
-    """Count the operations of one sentence pair through both stacks, by formula.
+    """Count the operations of one sentence pair through a model, all words given.
 
-    ``2 * (products with parameters + 2 products an attention)``, each a sum over
-    positions; see Table 1 for the terms in n^2 d and n d^2.
+    Of a Transformer by formula, ``2 * (products with parameters + 2 products an
+    attention)``, each a sum over positions; see Table 1 for the terms in n^2 d and
+    n d^2. Of any other model in the traced forward pass, loops as often as they run.
 
     Args:
       settings: sizes.
@@ -119,7 +123,10 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
     Returns:
       Operations, 2 per multiply-add.
     """
-    c = config.transformer(settings)
+    output = 2 * target * settings.d_model * vocabulary
+    if not isinstance(settings, config.Transformer):
+        return _polynomial(_differences(settings), source, target) + output
+    c = settings
     keys, values = c.heads * c.d_k, c.heads * c.d_v
     into, out = c.d_model * keys, values * c.d_model
     keys_values = c.d_model * (keys + values)
@@ -131,13 +138,111 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
         + source * keys_values
         + target * inner
     )
-    return 2 * (c.layers * (encoder + decoder) + target * c.d_model * vocabulary)
+    return 2 * c.layers * (encoder + decoder) + output
+
+
+def per_target_token(
+    settings: config.Model, source: int, target: int, vocabulary: int
+) -> float:
+    """Return the operations of ``forward`` for each of the T target tokens."""
+    return forward(settings, source, target, vocabulary) / target
+
+
+_LEAST = 2  # length of the shortest sentence that is traced
+
+
+@functools.cache
+def _differences(settings: config.Model) -> tuple[tuple[int, ...], ...]:
+    """Return differences by S and T of what a pair takes up to the output matrix.
+
+    They are those of a polynomial of degree 2 in S and in T, which a model without more
+    than a product of all positions with all is.
+    """
+    lengths = range(_LEAST, _LEAST + 3)
+    counts = [[_up_to_output(settings, s, t) for t in lengths] for s in lengths]
+    by_target = [_forward_differences(row) for row in counts]
+    by_both = zip(*map(_forward_differences, zip(*by_target, strict=True)), strict=True)
+    return tuple(by_both)
+
+
+def _forward_differences(values: Sequence[int]) -> list[int]:
+    """Return f(0), f(1) - f(0) and so on up to the last order.
+
+    >>> _forward_differences([1, 4, 9])
+    [1, 3, 2]
+    """
+    found, left = [], list(values)
+    while left:
+        found.append(left[0])
+        left = [b - a for a, b in itertools.pairwise(left)]
+    return found
+
+
+def _polynomial(differences: Sequence[Sequence[int]], source: int, target: int) -> int:
+    """Evaluate Newton's polynomial, exactly, also for arrays of lengths."""
+
+    def binomials(length):
+        x = length - _LEAST
+        return 1, x, x * (x - 1) // 2
+
+    return sum(
+        c * s * t
+        for row, s in zip(differences, binomials(source), strict=True)
+        for c, t in zip(row, binomials(target), strict=True)
+    )
+
+
+def _up_to_output(settings: config.Model, source: int, target: int) -> int:
+    """Count what a pair takes up to the output matrix, from the trace."""
+    vocabulary = 8  # looking up an embedding is no product
+    model = models.MODELS[settings.kind].Model(settings, vocabulary, vocabulary)
+    ids = [jax.ShapeDtypeStruct((1, n), jnp.int32) for n in (source, target)]
+    return traced(
+        functools.partial(models.features, model), models.abstract(model), *ids
+    )
+
+
+def sequential_steps(
+    settings: config.Model, source: float, target: float, *, given: bool = False
+) -> float:
+    """Count the steps of one sentence that have to wait for one another.
+
+    A step is one application of a layer or a cell to all that it can take at once: a
+    layer of a Transformer to all positions, a cell of a recurrent model to one. They
+    are counted as the programs run them, layer after layer: what two directions or two
+    heads do side by side is one step; attention and readout belong to their step.
+
+    * Transformer: N of the encoder, and N of the decoder for each token written; with
+      all words given N of the decoder in all.
+    * Recurrent: one for each token read by each layer of the encoder; for each token
+      written as many as the decoder has cells one after the other: layers of "luong",
+      2 of "cgru", else 1. Words that are given save no step.
+
+    Args:
+      settings: of the model.
+      source: S, tokens of the source with EOS, or their mean.
+      target: T, tokens of the target with EOS, or their mean.
+      given: the target's words are given, as in training; else each is written before
+        the next, as in translation.
+
+    Raises:
+      UserError: for a kind of model of which this is not known.
+    """
+    if isinstance(settings, config.Transformer):
+        return settings.layers * (1 + (1 if given else target))
+    if isinstance(settings, config.Recurrent):
+        cells = {"luong": settings.layers, "cgru": 2}.get(settings.member, 1)
+        return settings.layers * source + cells * target
+    return config.refuse("model.kind", "transformer or rnn", settings.kind)
 
 
 def train_step(
     settings: config.Model, rows: int, source: int, target: int, vocabulary: int
 ) -> int:
     """Count the operations of an update: each product has two more backward.
+
+    What a backward pass makes again is its own affair: recurrent models the energies
+    and the sums of attention.
 
     Args:
       settings: sizes.

@@ -110,11 +110,14 @@ def choices(
       hardware: the kind of device.
       lengths: queries and keys of the decoder's attention.
     """
-    model = config.transformer(settings.model)
+    model = settings.model
     dtype = hardware.operands(model.dtype)
+    products = {"products": f"{dtype} x {dtype} -> float32"}
+    if not isinstance(model, config.Transformer):
+        return products  # attention of other kinds has no kernel to choose
     kernel = sublayers.attention_kernel(model, hardware, lengths, Mask(causal=True))
     return {
-        "products": f"{dtype} x {dtype} -> float32",
+        **products,
         "attention": f"one kernel, {kernel}" if kernel else "written out",
     }
 

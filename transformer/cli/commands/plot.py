@@ -1,4 +1,4 @@
-"""Draw schedules, targets, training curves, positions or embeddings."""
+"""Draw schedules, targets, training curves, BLEU by length, positions, embeddings."""
 
 from __future__ import annotations
 
@@ -23,11 +23,14 @@ from transformer.config import UserError
 from transformer.pictures.plots import FORMS
 from transformer.pictures.tables import markdown
 
+_KINDS = ["schedule", "smoothing", "curves", "length", "positions", "embeddings"]
 _WIDEST = 4096  # positions are drawn a dot for each dimension
 
 
 def run(values: flags.FlagValues) -> int:
     """Run the command with the values of its flags; return the exit code."""
+    if values.what == "length":
+        return _by_length(values)
     form = picture_form(values.output, FORMS)
     width = _even_width(values) if values.what == "positions" else 0
     start_devices(values.device)
@@ -49,6 +52,28 @@ def run(values: flags.FlagValues) -> int:
         found = curves.neighbours(model, words, values.neighbours, values.side)
         write(None, markdown(found))
     write(values.output, drawn.file(form))
+    return 0
+
+
+def _by_length(values: flags.FlagValues) -> int:
+    form = picture_form(values.output, ["md", "csv", "html", *FORMS])
+    edges, workdirs = _counts(values, "edges"), _folders(values)
+    if edges != sorted(set(edges)):
+        raise UserError(
+            f"--edges: expected numbers that grow, such as 10,20; got {values.edges}; "
+            "change it"
+        )
+    if len(set(workdirs)) < len(workdirs):
+        raise UserError(
+            f"--workdir: expected each folder once, got {values.workdir}; change it"
+        )
+    from transformer.pictures import by_length
+
+    folders = list(map(Path, workdirs))
+    content, table = by_length.show(folders, form, edges, values.variant)
+    write(values.output, content)
+    if form in FORMS:
+        write(None, markdown(table))
     return 0
 
 
@@ -109,17 +134,26 @@ COMMAND = Command(
     run,
     ("what", "output"),
     ("workdir", "d_model", "warmup", "steps", "smoothing", "ids", "length")
+    + ("edges", "variant")
     + ("words", "input", "method", "side", "neighbours", "step", "device"),
     {
         "what": choice_flag(
             "schedule (--d_model --warmup --steps), smoothing (--smoothing --ids), "
-            "curves (--workdir=RUN,RUN), positions (--d_model --length, and the "
-            "learned ones of --workdir) or embeddings (--workdir --words)",
-            ["schedule", "smoothing", "curves", "positions", "embeddings"],
+            "curves (--workdir=RUN,RUN), length (BLEU by source length, "
+            "--workdir=RUN,RUN --edges --variant), positions (--d_model --length, and "
+            "the learned ones of --workdir) or embeddings (--workdir --words)",
+            _KINDS,
         ),
-        "output": text_flag("file to write: .png, .svg or .pdf"),
+        "output": text_flag(
+            "file to write: .png, .svg or .pdf; with --what=length also .md, .csv or "
+            ".html"
+        ),
         "workdir": text_flag("folder of a run; of several, separated by commas"),
         "length": count_flag("positions", 64, least=2, most=4096),
+        "edges": text_flag(
+            "the most words of a source in each bin but the last, which has no end",
+            "5,10,15,20,25,30",
+        ),
         "input": file_flag("file of words to place, one per line"),
     },
     (
@@ -127,7 +161,9 @@ COMMAND = Command(
         only_for("what", ["schedule", "positions"], "d_model"),
         only_for("what", ["smoothing"], "smoothing", "ids"),
         only_for("what", ["positions"], "length"),
-        only_for("what", ["curves", "positions", "embeddings"], "workdir"),
+        only_for("what", ["curves", "length", "positions", "embeddings"], "workdir"),
+        only_for("what", ["length"], "edges", "variant"),
+        only_for("what", [kind for kind in _KINDS if kind != "length"], "device"),
         only_for("what", ["positions", "embeddings"], "step"),
         only_with("workdir", "step"),
         only_for("what", ["embeddings"], "words", "input", "method", "side"),

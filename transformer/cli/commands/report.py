@@ -18,8 +18,10 @@ _TABLE3 = "experiments/table3.py"
 
 def run(values: flags.FlagValues) -> int:
     """Run the command with the values of its flags; return the exit code."""
-    if values.workdir is None and not values.static:
-        raise UserError("report: expected --workdir, --static or both; give one")
+    if values.workdir is None and values.systems is None and not values.static:
+        raise UserError(
+            "report: expected --workdir, --systems or --static; give one or several"
+        )
     from transformer.paper import report, runs
     from transformer.pictures.tables import page
 
@@ -30,6 +32,11 @@ def run(values: flags.FlagValues) -> int:
         found += report.tables(finished, unfinished)
         if values.format == "html":
             figures += report.figures(finished)
+    if values.systems is not None:
+        folders = list(map(Path, values.systems.split(",")))
+        first_half = sum(table.title.startswith("Table 2") for table in found)
+        half = report.systems_table(folders, values.variant)
+        found.insert(first_half, half)
     if values.static:
         rows = _static_rows(values)
         start_devices("any")
@@ -62,6 +69,9 @@ def _static_rows(values: flags.FlagValues) -> dict[str, Config]:
 COMMAND = Command(
     run,
     (),
-    ("workdir", "format", "output", "static", "timed", "config"),
-    rules=(only_with("static", "timed", "config"),),
+    ("workdir", "systems", "variant", "format", "output", "static", "timed", "config"),
+    rules=(
+        only_with("systems", "variant"),
+        only_with("static", "timed", "config"),
+    ),
 )

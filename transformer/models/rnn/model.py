@@ -108,7 +108,10 @@ class Rnn(Base):
         )
         outputs = jax.tree.map(_by_row, outputs)
         if outputs.weights is not None:
-            self.sow("attention", "cross", outputs.weights[:, None])
+            weights = outputs.weights
+            if self.config.reverse_source:
+                weights = _in_order(weights, source)
+            self.sow("attention", "cross", weights[:, None])
         hidden = self.decoder.read_out(outputs, y)
         rate = self.config.readout_dropout
         return _dropped(hidden, rate, key, 1), self.output_table
@@ -164,6 +167,14 @@ def _reversed(ids: jax.Array) -> jax.Array:
     places = length - 1 - jnp.arange(ids.shape[1])
     turned = jnp.take_along_axis(ids, jnp.maximum(places, 0), axis=1)
     return jnp.where(places >= 0, turned, PAD)
+
+
+def _in_order(weights: jax.Array, source: jax.Array) -> jax.Array:
+    """Put weights (B, T, S) of the turned source in the order of the source itself."""
+    length = (source != PAD).sum(1)[:, None, None]
+    places = length - 1 - jnp.arange(source.shape[1])
+    turned = jnp.take_along_axis(weights, jnp.maximum(places, 0), axis=2)
+    return jnp.where(places >= 0, turned, 0.0)
 
 
 def _by_time(x: jax.Array) -> jax.Array:

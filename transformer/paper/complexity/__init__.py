@@ -18,10 +18,11 @@ from transformer.paper.complexity.laws import (
     sequential_law,
 )
 from transformer.paper.complexity.layers import (
+    RECURRENT,
     ROWS,
     Sizes,
     convolution,
-    recurrent,
+    recurrent_step,
     restricted_self_attention,
     self_attention,
 )
@@ -30,6 +31,7 @@ from transformer.paper.complexity.timing import seconds
 
 __all__ = [
     "PATHS",
+    "RECURRENT",
     "ROWS",
     "Law",
     "Sizes",
@@ -41,7 +43,7 @@ __all__ = [
     "operations_law",
     "path_law",
     "path_length",
-    "recurrent",
+    "recurrent_step",
     "restricted_self_attention",
     "seconds",
     "self_attention",

@@ -1,4 +1,6 @@
-"""The four layer types of Table 1, as pure functions of n positions of width d.
+"""The layer types of Table 1, as pure functions of n positions of width d.
+
+The recurrent ones are those of ``models/rnn``: Bahdanau's GRU and the LSTM.
 
 Attention's operations are counted without the four projections of section 3.2.2, as the
 table counts leading terms only: they cost another 8 n d^2, more than attention itself
@@ -15,7 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.nn import attention
+from transformer.models.rnn.layers import Cell
+from transformer.models.rnn.layers import Layer as RecurrentLayer
+from transformer.nn import attention, matmul, recurrent
+
+_DTYPE = "float32"
 
 
 class Sizes(NamedTuple):
@@ -74,28 +80,41 @@ def restricted_self_attention(
     return output[:, 0, 0]
 
 
-def recurrent(x: jax.Array, w: jax.Array, u: jax.Array) -> jax.Array:
-    """Read from left to right, ``h_t = tanh(x_t W + h_(t-1) U)``, ``h_0 = 0``.
+def recurrent_step(
+    kind: str, width: int
+) -> tuple[Callable[..., tuple[jax.Array, ...]], list[tuple[int, ...]]]:
+    """Return a time step of a cell of ``models/rnn``, and the shapes of its weights.
 
     Args:
-      x: (n, d).
-      w: W (d, d).
-      u: U (d, d).
+      kind: a name of ``nn.recurrent.CELLS``.
+      width: d, of its input and of its state.
 
     Returns:
-      The states h_1 to h_n, (n, d).
+      ``step(x, state, *weights)``, inputs (n, d) and states of as many arrays (n, d)
+      as the cell has to the next states.
     """
+    module = Cell(kind, width, width, _DTYPE)
+    shapes, tree = _weights(functools.partial(module.init, method="gates"), width)
 
-    def step(before, projected):
-        state = cell(before, projected, u)
-        return state, state
+    def step(x, state, *weights):
+        def made(cell):
+            def multiply(name, operand):
+                return matmul.product(operand, cell.matrices()[name], _DTYPE)
 
-    return jax.lax.scan(step, jnp.zeros_like(x[0]), x @ w)[1]
+            gates, held = cell.gates(x), cell.held()
+            return recurrent.CELLS[kind].step(gates, state, held, multiply)
+
+        return module.apply(tree.unflatten(weights), method=made)
+
+    return step, shapes
 
 
-def cell(before: jax.Array, projected: jax.Array, u: jax.Array) -> jax.Array:
-    """Return the states (..., d) after those before (..., d) and ``x W`` (..., d)."""
-    return jnp.tanh(projected + before @ u)
+def _weights(init: Callable[..., Any], width: int, *more: Any) -> tuple[list, Any]:
+    """Return the shapes of a module's parameters, and the tree that they make."""
+    x = jax.ShapeDtypeStruct((1, 1, width), jnp.float32)
+    parameters = jax.eval_shape(init, jax.random.key(0), x, *more)
+    leaves, tree = jax.tree.flatten(parameters)
+    return [leaf.shape for leaf in leaves], tree
 
 
 def convolution(x: jax.Array, kernel: jax.Array, dilation: int = 1) -> jax.Array:
@@ -124,9 +143,19 @@ def _attention_layer(sizes: Sizes) -> Layer:
     return self_attention, [(sizes.n, sizes.d)] * 3
 
 
-def _recurrent_layer(sizes: Sizes) -> Layer:
-    n, d = sizes.n, sizes.d
-    return recurrent, [(n, d), (d, d), (d, d)]
+def _recurrent_layer(sizes: Sizes, kind: str) -> Layer:
+    """Return a layer of the encoder of ``models/rnn``, in one direction."""
+    module = RecurrentLayer(kind, sizes.d, sizes.d, _DTYPE)
+    real = jax.ShapeDtypeStruct((1, 1), jnp.float32)
+    shapes, tree = _weights(module.init, sizes.d, real)
+
+    def read(x, *weights):
+        outputs, _ = module.apply(
+            tree.unflatten(weights), x[None], jnp.ones((1, len(x)))
+        )
+        return outputs[0]
+
+    return read, [(sizes.n, sizes.d), *shapes]
 
 
 def convolution_layer(sizes: Sizes) -> Layer:
@@ -147,9 +176,18 @@ class Row(NamedTuple):
     layer: Callable[[Sizes], Layer]
 
 
+# The rows of recurrent layers, with the names of their cells.
+RECURRENT = {"recurrent, GRU": "gru", "recurrent, LSTM": "lstm"}
 ROWS = {
     "self-attention": Row({"n": 2, "d": 1}, {"n": 0}, _attention_layer),
-    "recurrent": Row({"n": 1, "d": 2}, {"n": 1}, _recurrent_layer),
+    **{
+        row: Row(
+            {"n": 1, "d": 2},
+            {"n": 1},
+            functools.partial(_recurrent_layer, kind=kind),
+        )
+        for row, kind in RECURRENT.items()
+    },
     "convolutional": Row({"k": 1, "n": 1, "d": 2}, {"n": 0}, convolution_layer),
     "self-attention, restricted": Row(
         {"r": 1, "n": 1, "d": 1}, {"n": 0}, _restricted_layer

@@ -15,13 +15,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer.nn import recurrent
 from transformer.paper.complexity.layers import (
+    RECURRENT,
     RESTRICTED,
     Sizes,
-    cell,
     convolution,
     convolution_layer,
     draw,
+    recurrent_step,
     whole_layer,
 )
 
@@ -57,22 +59,26 @@ def _attention_stack(sizes: Sizes, row: str = "self-attention") -> Stack:
     return Stack(itertools.repeat(pattern), np.ones((sizes.n, sizes.n), bool))
 
 
-def _recurrent_stack(sizes: Sizes) -> Stack:
+def _recurrent_stack(sizes: Sizes, kind: str) -> Stack:
     """Make one time step of all positions at once the layer: (inputs, states) to such.
 
     A state needs its input and the state before, so that the way from the first input
     to the last state leads through all n time steps.
     """
     n, d = sizes.n, sizes.d
-    inputs_states, w, u = draw([(2 * n, d), (d, d), (d, d)])
+    cell, shapes = recurrent_step(kind, d)
+    arrays = 1 + recurrent.CELLS[kind].parts
+    inputs_states, *weights = draw([(arrays * n, d), *shapes])
 
     def step(inputs_states):
-        x, states = jnp.split(inputs_states, 2)
-        before = jnp.pad(states[:-1], ((1, 0), (0, 0)))
-        return jnp.concatenate([x, cell(before, x @ w, u)])
+        x, *states = jnp.split(inputs_states, arrays)
+        before = tuple(jnp.pad(each[:-1], ((1, 0), (0, 0))) for each in states)
+        return jnp.concatenate([x, *cell(x, before, *weights)])
 
-    needed = np.zeros((2 * n, 2 * n), bool)
-    needed[n:, :n] = np.tri(n, dtype=bool)
+    needed = np.zeros((arrays * n, arrays * n), bool)
+    needed[n : 2 * n, :n] = np.tri(
+        n, dtype=bool
+    )  # outputs, which the states begin with
     return Stack(itertools.repeat(dependence(step, inputs_states)), needed)
 
 
@@ -98,7 +104,10 @@ class Path(NamedTuple):
 
 PATHS = {
     "self-attention": Path({"n": 0}, _attention_stack),
-    "recurrent": Path({"n": 1}, _recurrent_stack),
+    **{
+        row: Path({"n": 1}, functools.partial(_recurrent_stack, kind=kind))
+        for row, kind in RECURRENT.items()
+    },
     "convolutional, contiguous": Path(
         {"n": 1, "k": -1}, functools.partial(_convolution_stack, dilated=False)
     ),

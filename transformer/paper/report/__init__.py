@@ -2,5 +2,6 @@
 
 from transformer.paper.report.contents import tables, title
 from transformer.paper.report.marks import figures
+from transformer.paper.report.systems import systems_table
 
-__all__ = ["figures", "tables", "title"]
+__all__ = ["figures", "systems_table", "tables", "title"]

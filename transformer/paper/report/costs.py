@@ -10,36 +10,77 @@ import numpy as np
 
 from transformer.paper.runs import Run
 from transformer.pictures.tables import scientific
+from transformer.run.measured import Measured
+
+Trained = Run | Measured
 
 
-def operations(run: Run) -> float | None:
+def operations(run: Trained) -> float | None:
     """Count the operations that training took, padding left out.
 
-    The mean of ``flops.train_step`` over the pairs of the corpus, times the pairs that
-    were seen: real target tokens seen / mean target length.
+    Forward and backward, three times ``per_target_token`` of the real target tokens
+    that were seen.
 
     Returns:
       Operations, 2 per multiply-add; None where the prepared corpus is gone.
     """
-    sizes = _vocabulary(run)
-    if sizes is None or not (_corpus(run) / "manifest.json").is_file():
+    each = per_target_token(run)
+    return None if each is None else 3 * each * run.record["tokens"]
+
+
+def per_target_token(run: Trained) -> float | None:
+    """Count the operations of a forward pass for each real target token.
+
+    ``flops.forward`` of all pairs of the training corpus over their target tokens.
+
+    Returns:
+      Operations, 2 per multiply-add; None where the prepared corpus is gone.
+    """
+    sizes = vocabulary_sizes(run)
+    if sizes is None or (lengths := _lengths(run, "train")) is None:
         return None
-    from transformer.data.corpus import Corpus
     from transformer.tools import flops
 
-    corpus = Corpus(_corpus(run), "train")
-    source, target = (
-        side.lengths.astype(np.int64) for side in (corpus.source, corpus.target)
-    )
+    source, target = lengths
     shapes, pairs = np.unique(source << 32 | target, return_counts=True)
     s: Any = shapes >> 32  # arrays, where the formula says int
     t: Any = shapes & 0xFFFFFFFF
-    costs: Any = flops.train_step(run.settings.model, 1, s, t, sizes[1])
-    seen = run.record["tokens"] / target.mean()
-    return float(np.average(costs, weights=pairs) * seen)
+    costs: Any = flops.forward(run.settings.model, s, t, sizes[1])
+    return float(costs @ pairs / target.sum())
 
 
-def _vocabulary(run: Run) -> tuple[int, int] | None:
+def steps_per_sentence(run: Trained, split: str) -> tuple[float, float] | None:
+    """Count the sequential steps of a mean sentence, in training and in translation.
+
+    Returns:
+      ``flops.sequential_steps`` at the mean lengths of a split, with the target given
+      and without; None where the prepared corpus is gone.
+    """
+    if (lengths := _lengths(run, split)) is None:
+        return None
+    from transformer.tools import flops
+
+    source, target = (float(side.mean()) for side in lengths)
+    given, written = (
+        flops.sequential_steps(run.settings.model, source, target, given=given)
+        for given in (True, False)
+    )
+    return given, written
+
+
+def _lengths(run: Trained, split: str) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the tokens of each pair of a split, EOS included; None without corpus."""
+    if not (_corpus(run) / "manifest.json").is_file():
+        return None
+    from transformer.data.corpus import Corpus
+
+    corpus = Corpus(_corpus(run), split)
+    return corpus.source.lengths.astype(np.int64), corpus.target.lengths.astype(
+        np.int64
+    )
+
+
+def vocabulary_sizes(run: Trained) -> tuple[int, int] | None:
     """Return the rows of both embedding tables; None where the corpus is gone."""
     if run.settings.model.vocab_size:
         return run.settings.model.vocab_size, run.settings.model.vocab_size
@@ -51,13 +92,13 @@ def _vocabulary(run: Run) -> tuple[int, int] | None:
     return vocabulary.source.size, vocabulary.target.size
 
 
-def _corpus(run: Run) -> Path:
+def _corpus(run: Trained) -> Path:
     return Path(run.settings.data.prepared or run.folder / "corpus")
 
 
-def size_text(run: Run) -> str:
+def size_text(run: Trained) -> str:
     """Write millions of parameters, nothing where the corpus is gone."""
-    sizes = _vocabulary(run)
+    sizes = vocabulary_sizes(run)
     if sizes is None:
         return ""
     import jax
@@ -68,7 +109,7 @@ def size_text(run: Run) -> str:
     return f"{sum(leaf.size for leaf in jax.tree.leaves(tree)) / 1e6:.2f}"
 
 
-def cost_text(runs: Sequence[Run]) -> str:
+def cost_text(runs: Sequence[Trained]) -> str:
     """Write the mean operations of training, nothing where the corpora are gone."""
     found = [operations(run) for run in runs]
     known = [one for one in found if one is not None]

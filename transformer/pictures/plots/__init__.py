@@ -3,11 +3,12 @@
 from transformer.pictures.plots.attention import (
     HeadLines,
     HeadMap,
+    alignment,
     head_lines,
     head_maps,
 )
 from transformer.pictures.plots.heat_maps import Map, maps
-from transformer.pictures.plots.lines import curves, panels, powers
+from transformer.pictures.plots.lines import categories, curves, panels, powers
 from transformer.pictures.plots.picture import FORMS, Picture
 from transformer.pictures.plots.trees import Branch, tree
 from transformer.pictures.plots.values import Mark, bars, marks, points
@@ -20,7 +21,9 @@ __all__ = [
     "Map",
     "Mark",
     "Picture",
+    "alignment",
     "bars",
+    "categories",
     "curves",
     "head_lines",
     "head_maps",

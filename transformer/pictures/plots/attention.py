@@ -58,6 +58,39 @@ def head_maps(
     )
 
 
+def alignment(
+    title: str,
+    weights: Sequence[Sequence[float]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+) -> Picture:
+    """Draw what each written piece attends to, 0 black and 1 white.
+
+    Args:
+      title: stands above.
+      weights: (T, S).
+      rows: labels of the T pieces that are written.
+      columns: labels of the S positions that are attended to; they stand above.
+
+    Source: Bahdanau et al., arXiv:1409.0473, Figure 3.
+    """
+    cell = 0.24 if max(len(rows), len(columns)) < 40 else 0.12  # inches
+    letters = 0.08 * max(len(label) for label in [*rows, *columns])
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.imshow(weights, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        axes.grid(False)
+        axes.xaxis.tick_top()
+        axes.tick_params(length=0, labelsize=min(8.0, 0.8 * 72 * cell))
+        axes.set_xticks(range(len(columns)), columns, rotation=90)
+        axes.set_yticks(range(len(rows)), rows)
+        figure.suptitle(title, fontsize="medium")
+
+    width = max(3.5, 0.5 + letters + cell * len(columns))
+    return Picture(paint, width, 0.8 + letters + cell * len(rows))
+
+
 class HeadLines(NamedTuple):
     """What chosen positions attend to, head by head, in one layer."""
 

@@ -103,3 +103,33 @@ def panels(
 
 
 _CURVES_WIDTH = 7.5  # inches
+
+
+def categories(
+    x_label: str,
+    y_label: str,
+    ticks: Sequence[str],
+    lines: Mapping[str, Sequence[float]],
+) -> Picture:
+    """Draw values by category, in their order, a line for each series.
+
+    Args:
+      x_label: what the horizontal axis is.
+      y_label: what the vertical axis is; it begins at 0.
+      ticks: what stands below each category.
+      lines: what stands in the legend, to a value per category.
+    """
+
+    def paint(figure: Figure) -> None:
+        axes = figure.subplots()
+        for (name, values), mark in zip(
+            lines.items(), itertools.cycle("osD^vP"), strict=False
+        ):
+            axes.plot(range(len(ticks)), values, marker=mark, label=name)
+        axes.set_xticks(range(len(ticks)), ticks)
+        axes.set(xlabel=x_label, ylabel=y_label)
+        axes.set_ylim(bottom=0)
+        figure.legend(loc="outside lower center")
+
+    height = 4.2 + 0.25 * len(lines)
+    return Picture(paint, max(5.0, 1.0 + 0.8 * len(ticks)), height)

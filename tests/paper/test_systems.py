@@ -1,0 +1,203 @@
+"""The second half of Table 2: systems on the same data, from runs written by hand."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import pytest
+from support.configs import changed
+from support.models import RNN
+from support.texts import text_config, write_texts
+
+from transformer import config, models
+from transformer.cli import main as cli
+from transformer.config import Config
+from transformer.data.corpus import Corpus
+from transformer.prepare import prepare
+from transformer.tools import flops
+
+SMALL = {"layers": 2, "d_model": 16, "d_ff": 32, "heads": 2, "d_k": 8, "d_v": 8}
+RECORD = {
+    "vocabulary_digest": "0123456789abcdef",
+    "data": {"train": {"a/train.en": {"lines": 4, "sha256": "f" * 64}}},
+    "tokens": 1000,
+    "devices": ["cpu: cpu"],
+}
+
+
+def settings_of(name: str, seed: int = 0, member: str = "", **changes: Any) -> Config:
+    values = changed({"name": name, "seed": seed} | changes)
+    values["model"] |= SMALL | {"vocab_size": 0}
+    if member:
+        keys = {"kind": "rnn", "vocab_size": 0, "dropout": 0.1, "dtype": "float32"}
+        values["model"] = keys | RNN | {"member": member}
+    return config.resolve(values)
+
+
+def write(folder: Path, settings: Config, bleu: float = 30.0, **changes: Any) -> Path:
+    """Write the files of a run that was evaluated."""
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(config.to_json(settings))
+    record = RECORD | changes.pop("record", {})
+    (folder / "record.json").write_text(json.dumps(record))
+    measured = {
+        "perplexity": 5.0,
+        "tokens": 400,
+        "bleu": {
+            "13a": {"value": bleu, "signature": "tok:13a"},
+            "tokens": {"value": bleu + 1, "signature": "tok:none"},
+        },
+        "seconds_to_translate": 3.0,
+    }
+    results = {
+        "split": "test",
+        "beam": 4,
+        "last": measured,
+        "sentences": [{"source": "x", "reference": "y", "last": "z"}],
+    }
+    (folder / "results.json").write_text(json.dumps(results | changes))
+    return folder
+
+
+def report(capsys, *arguments: str) -> str:
+    assert cli.main(["report", *arguments]) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def lines_of(text: str) -> list[dict[str, str]]:
+    """Return the rows of the first table of Markdown, by column."""
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    cells = [[x.strip() for x in line.strip("|").split("|")] for line in lines]
+    return [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
+
+
+def test_systems_stand_side_by_side_with_what_they_cost(tmp_path, capsys):
+    write_texts(tmp_path / "text")
+    place = str(tmp_path / "corpus")
+    prepared = prepare(text_config(tmp_path / "text", data_prepared=place), "")
+    size = prepared.vocabulary.target.size
+    data: dict[str, Any] = {"data.prepared": place}
+    read = settings_of("at_once", **data)
+    write(tmp_path / "a", read, 41.0, record={"tokens": 500})
+    both = [settings_of("by_word", seed, "cgru", **data) for seed in (0, 1)]
+    for settings, bleu in zip(both, (38.0, 39.0), strict=True):
+        write(tmp_path / "b" / f"seed_{settings.seed}", settings, bleu)
+    call = f"--systems={tmp_path / 'a'},{tmp_path / 'b'}"
+    first, second = lines_of(report(capsys, call))
+    assert (first["system"], first["model"]) == ("at_once", "transformer")
+    assert (second["system"], second["model"]) == ("by_word", "rnn, cgru")
+    assert first["seeds"] == "1" and second["seeds"] == "2"
+    assert first["BLEU 13a"] == "41.00"
+    assert second["BLEU 13a"] == "38.50 ± 0.71" and second["PPL"] == "5.000 ± 0.000"
+    assert first["s per 1,000 target tokens"] == "7.5"  # 3 s for 400 tokens
+    train, test = (Corpus(Path(place), split) for split in ("train", "test"))
+    pairs = list(
+        zip(train.source.lengths.tolist(), train.target.lengths.tolist(), strict=True)
+    )
+    written = sum(t for _, t in pairs)
+    s, t = test.source.lengths.mean(), test.target.lengths.mean()
+    for found, settings, seen in ((first, read, 500), (second, both[0], 1000)):
+        total = sum(flops.forward(settings.model, a, b, size) for a, b in pairs)
+        each = total / written
+        assert found["operations per target token"] == f"{each:.2e}".replace("e+", "e")
+        trained = f"{3 * each * seen:.2e}".replace("e+", "e")
+        assert found["FLOPs of training"] == trained
+        model = models.make(settings, size, size)
+        count = sum(leaf.size for leaf in jax.tree.leaves(models.abstract(model)))
+        assert found["params, M"] == f"{count / 1e6:.2f}"
+    assert first["steps per sentence, trained"] == "4.0"
+    assert first["steps per sentence, translated"] == f"{2 + 2 * t:.1f}"
+    assert second["steps per sentence, trained"] == f"{s + 2 * t:.1f}"
+    assert second["steps per sentence, translated"] == f"{s + 2 * t:.1f}"
+
+
+def test_what_is_not_known_or_not_run_is_not_invented(tmp_path, capsys):
+    write(tmp_path / "a", settings_of("plain"))
+    write(tmp_path / "b", settings_of("unfinished", member="encdec"))
+    (tmp_path / "b" / "results.json").unlink()
+    text = report(capsys, f"--systems={tmp_path}")
+    (found,) = lines_of(text)
+    assert found["system"] == "plain" and found["BLEU 13a"] == "30.00"
+    for name in ("params, M", "operations per target token", "FLOPs of training"):
+        assert found[name] == ""
+    assert found["steps per sentence, trained"] == ""
+    assert "Not finished, left out: " in text and "Trained on cpu: cpu." in text
+
+
+def test_averaged_checkpoints_and_the_chosen_variant_are_shown(tmp_path, capsys):
+    bleu = {"tokens": {"value": 44.0, "signature": "tok:none"}}
+    average = {"perplexity": 4.5, "tokens": 400, "bleu": bleu}
+    average["seconds_to_translate"] = 1.0
+    sentences = [{"source": "x", "reference": "y", "last": "z", "average": "w"}]
+    write(tmp_path / "a", settings_of("a"), average=average, sentences=sentences)
+    write(tmp_path / "b", settings_of("b"))
+    text = report(capsys, f"--systems={tmp_path}", "--variant=tokens")
+    first, second = lines_of(text)
+    assert first["BLEU tokens"] == "44.00" and first["PPL"] == "4.500"
+    assert second["BLEU tokens"] == "31.00" and second["PPL"] == "5.000"
+    assert "(1 of 2 runs)" in text
+
+
+def test_two_systems_of_one_name_are_told_apart(tmp_path, capsys):
+    write(tmp_path / "one", settings_of("same", member="cgru"))
+    write(tmp_path / "two", settings_of("same", member="rnnsearch"))
+    found = lines_of(report(capsys, f"--systems={tmp_path}"))
+    assert [line["system"] for line in found] == ["same (one)", "same (two)"]
+
+
+OTHER = {"sources": [("u", "y")], "references": [("x", "v")], "lines": [("x", "y")] * 2}
+
+
+@pytest.mark.parametrize(
+    "changes, keys, wanted",
+    [
+        ({}, {"data.train_pairs": 7}, "differ in train_pairs: 0 -> 7; leave one"),
+        ({"record": {"vocabulary_digest": "9"}}, {}, "differ in vocabulary: 01234567"),
+        ({"record": {"data": {}}}, {}, "differ in train train.en: ffffffffffff -> Non"),
+        ({"sentences": "sources"}, {}, "in the sources of line 1: 'x' and 'u'; leave"),
+        ({"sentences": "references"}, {}, "in the references of line 1: 'y' and 'v'"),
+        ({"sentences": "lines"}, {}, "in their lines: 1 and 2; leave one of them out"),
+        ({"last": {"perplexity": 2.0}}, {}, "b/results.json: expected the key 'bleu'"),
+        ({}, {"name": "a"}, "one run of a system with seed 0, got a and b; leave one"),
+    ],
+)
+def test_a_mixture_is_refused_by_name(
+    tmp_path, capsys, monkeypatch, changes, keys, wanted
+):
+    monkeypatch.chdir(tmp_path)
+    if "sentences" in changes:
+        changes = changes | {
+            "sentences": [
+                {"source": s, "reference": r, "last": "z"}
+                for s, r in OTHER[changes["sentences"]]
+            ]
+        }
+    write(Path("a"), settings_of("a"))
+    write(Path("b"), settings_of(**({"name": "b"} | keys)), **changes)
+    assert cli.main(["report", "--systems=a,b"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert wanted in captured.err
+
+
+@pytest.mark.parametrize(
+    "arguments, wanted",
+    [
+        (["--systems=none"], "--systems: expected folders of runs, got none, without"),
+        (
+            ["--systems=a"],
+            "--systems: expected a finished run, found 1 without results",
+        ),
+        (["--static", "--variant=13a"], "--variant: expected with --systems only; add"),
+        (["--systems=a", "--variant=x"], "--variant: expected one of 13a,"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, capsys, monkeypatch, arguments, wanted):
+    monkeypatch.chdir(tmp_path)
+    write(Path("a"), settings_of("a"))
+    Path("a/results.json").unlink()
+    assert cli.main(["report", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.count("\n") == 1
+    assert wanted in captured.err

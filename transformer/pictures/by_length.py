@@ -1,0 +1,163 @@
+"""BLEU by the length of the source, of any number of runs side by side."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformer.config import UserError
+from transformer.metrics import bleu
+from transformer.pictures import plots
+from transformer.pictures.tables import Table
+from transformer.pictures.tables import page as tables_page
+from transformer.run import folder, measured
+from transformer.run.measured import Measured
+
+
+class Bins(NamedTuple):
+    """BLEU of runs in bins of source length.
+
+    Attributes:
+      labels: of the bins that have sentences, "1-5", the last one "31+".
+      counts: their sentences.
+      scores: BLEU in each bin, by run.
+      signature: of BLEU, without the order and the number of lines.
+      checkpoints: which parameters of each run were measured.
+    """
+
+    labels: list[str]
+    counts: list[int]
+    scores: dict[str, list[float]]
+    signature: str
+    checkpoints: dict[str, str]
+
+
+def show(
+    workdirs: Sequence[Path], form: str, edges: Sequence[int], variant: str
+) -> tuple[str | bytes, Table]:
+    """Show BLEU by the length of the source (Bahdanau et al., Figure 2).
+
+    Args:
+      workdirs: see ``by_length``.
+      form: "md", "csv", "html" or one of ``plots.FORMS``.
+      edges: see ``by_length``.
+      variant: see ``by_length``.
+
+    Returns:
+      What the file is to hold, and the table.
+    """
+    bins = by_length(workdirs, edges, variant)
+    drawn, shown = picture(bins), table(bins)
+    if form in plots.FORMS:
+        return drawn.file(form), shown
+    written: Any = {"md": "markdown"}.get(form, form)
+    return tables_page(written, shown.title, [shown], [drawn.svg()]), shown
+
+
+def by_length(workdirs: Sequence[Path], edges: Sequence[int], variant: str) -> Bins:
+    """Score the translations of each run in bins of source length.
+
+    Args:
+      workdirs: folders of runs with results on one test set.
+      edges: the most words of each bin but the last, which has no end.
+      variant: of BLEU, one of ``bleu.VARIANTS``: of all sentences of a bin together.
+
+    Raises:
+      UserError: if a folder has no results, or those of another test set.
+    """
+    runs = [measured.read(workdir) for workdir in workdirs]
+    measured.check_same_test_set(runs)
+    rows = _rows_by_bin(runs[0], edges)
+    scores: dict[str, list[float]] = {}
+    signature = ""
+    for name, run in zip(folder.names(workdirs), runs, strict=True):
+        found = [_score(run, inside, variant) for inside in rows.values()]
+        scores[name] = [score.value for score in found]
+        signature = found[0].signature.partition("|order:")[0]
+    return Bins(
+        labels=[_label(edges, number) for number in rows],
+        counts=[len(inside) for inside in rows.values()],
+        scores=scores,
+        signature=signature,
+        checkpoints={
+            name: run.checkpoint for name, run in zip(scores, runs, strict=True)
+        },
+    )
+
+
+def _rows_by_bin(run: Measured, edges: Sequence[int]) -> dict[int, list[int]]:
+    """Return the numbers of the sentences in each bin that has any."""
+    rows: dict[int, list[int]] = {}
+    for row, source in enumerate(run.sources):
+        words = _words(run, source)
+        if words:
+            rows.setdefault(bisect.bisect_left(edges, words), []).append(row)
+    if not rows:
+        raise UserError(
+            f"{run.folder}: expected results with sources, got none that has words; "
+            "leave it out"
+        )
+    return dict(sorted(rows.items()))
+
+
+def _words(run: Measured, source: str) -> int:
+    """Count words, of a text in pieces those that "@@ " does not join to the next."""
+    pieces = source.split()
+    if run.settings.tokenizer.kind != "whitespace":
+        return len(pieces)
+    return sum(not piece.endswith("@@") for piece in pieces)
+
+
+def _score(run: Measured, rows: Sequence[int], variant: str) -> bleu.Score:
+    translations, references = run.translations, run.references
+    return bleu.corpus_bleu(
+        [translations[row] for row in rows],
+        [[references[row] for row in rows]],
+        variant,
+        run.settings.data.target_language,
+    )
+
+
+def _label(edges: Sequence[int], number: int) -> str:
+    """Name a bin by its fewest and its most words.
+
+    >>> [_label([5, 6], number) for number in range(3)]
+    ['1-5', '6', '7+']
+    """
+    least = 1 + (edges[number - 1] if number else 0)
+    if number == len(edges):
+        return f"{least}+"
+    return str(least) if edges[number] == least else f"{least}-{edges[number]}"
+
+
+def table(bins: Bins) -> Table:
+    """Return a row per bin, a column of BLEU per run."""
+    columns = ("words of the source", "sentences", *bins.scores)
+    every = zip(bins.labels, bins.counts, *bins.scores.values(), strict=True)
+    rows = tuple(
+        (label, str(count), *(f"{score:.2f}" for score in scores))
+        for label, count, *scores in every
+    )
+    kinds = {
+        "last": "the last checkpoint",
+        "best": "the best checkpoint",
+        "average": "averaged checkpoints",
+    }
+    used = ", ".join(f"{name}: {kinds[one]}" for name, one in bins.checkpoints.items())
+    note = (
+        f"BLEU of all sentences of a bin together, {bins.signature}; words between "
+        f"white space, pieces of segmented text joined first. Measured were of {used}."
+    )
+    return Table("BLEU by the length of the source", columns, rows, note)
+
+
+def picture(bins: Bins) -> plots.Picture:
+    """Return a line per run, the number of sentences below each bin."""
+    ticks = [
+        f"{label}\n{count:,}"
+        for label, count in zip(bins.labels, bins.counts, strict=True)
+    ]
+    x_label = "words of the source; below, sentences"
+    return plots.categories(x_label, "BLEU", ticks, bins.scores)

@@ -1,0 +1,114 @@
+"""What runs measured on a test set, and whether they can stand side by side."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer.config import Config, UserError
+from transformer.run import folder
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """The final results of a run.
+
+    Attributes:
+      folder: its workdir.
+      settings: the configuration.
+      record: record.json.
+      results: results.json.
+      checkpoint: whose results these are, "average" where checkpoints were averaged,
+        else "best" or "last" as ``decode.checkpoint`` says: those that ``translate``
+        takes.
+    """
+
+    folder: Path
+    settings: Config
+    record: Mapping[str, Any]
+    results: Mapping[str, Any]
+    checkpoint: str
+
+    @property
+    def scores(self) -> Mapping[str, Any]:
+        """Perplexity, BLEU and what else was measured of that checkpoint."""
+        return self.results[self.checkpoint]
+
+    @property
+    def sources(self) -> list[str]:
+        """The source of each sentence, as the data have it."""
+        return self._lines("source")
+
+    @property
+    def references(self) -> list[str]:
+        """The reference of each sentence."""
+        return self._lines("reference")
+
+    @property
+    def translations(self) -> list[str]:
+        """The translation of each sentence by that checkpoint."""
+        return self._lines(self.checkpoint)
+
+    def _lines(self, key: str) -> list[str]:
+        return [sentence[key] for sentence in self.results["sentences"]]
+
+
+def read(workdir: Path) -> Measured:
+    """Read the final results of a run.
+
+    Raises:
+      UserError: if there is no run in the folder, or it has no results with sentences.
+    """
+    settings = folder.read_settings(workdir)
+    results = folder.read_results(workdir)
+    path = workdir / "results.json"
+    if not results:
+        raise UserError(
+            f"{path}: expected the results of a run, found none; run transformer "
+            f"evaluate --workdir={workdir}"
+        )
+    usual = settings.decode.checkpoint
+    checkpoint = "average" if "average" in results else usual
+    record = folder.read_record(workdir)
+    found = Measured(workdir, settings, record, results, checkpoint)
+    try:
+        _ = found.sources, found.references, found.translations
+    except KeyError as error:
+        raise UserError(
+            f"{path}: expected the key {error}, which transformer evaluate writes; run "
+            "it again"
+        ) from None
+    return found
+
+
+def check_same_test_set(runs: Sequence[Measured]) -> None:
+    """See that runs were measured on the same sentences.
+
+    Raises:
+      UserError: for two that were not, by their names.
+    """
+    first, *others = runs
+    for run in others:
+        different = _difference(first, run)
+        if different:
+            raise UserError(
+                f"expected results on one test set, got {first.folder} and "
+                f"{run.folder}, which differ in {different}; leave one of them out"
+            )
+
+
+def _difference(first: Measured, second: Measured) -> str:
+    """Return in what two test sets differ, "" where in nothing."""
+    if len(first.sources) != len(second.sources):
+        return f"their lines: {len(first.sources):,} and {len(second.sources):,}"
+    for name in ("sources", "references"):
+        pairs = zip(getattr(first, name), getattr(second, name), strict=True)
+        for number, (one, other) in enumerate(pairs, start=1):
+            if one != other:
+                return f"the {name} of line {number}: {one[:40]!r} and {other[:40]!r}"
+    languages = [run.settings.data.target_language for run in (first, second)]
+    if languages[0] != languages[1]:
+        return f"data.target_language: {' and '.join(languages)}"
+    return ""
