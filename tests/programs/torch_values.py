@@ -14,8 +14,16 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 from support import torch_cases as cases
+from support.paths import BENCH
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+sys.path.append(str(BENCH))
+
+import sizes
+import torch_rnn
+import torch_search
+import weights
 
 Values = Iterator[tuple[str, Tensor]]
 
@@ -57,12 +65,31 @@ def optimizer(name: str) -> Values:
     yield "history", torch.stack(history)
 
 
+def model(member: str) -> Values:
+    """Yield logits and the outputs of searches of a whole model."""
+    size = sizes.Recurrent(member, *cases.MODELS[member], dropout=(0.0, 0.0, 0.0))
+    arrays = cases.parameters(weights.recurrent_shapes(size))
+    made = torch_rnn.make(weights.RecurrentWeights(size, arrays)).double().eval()
+    source = torch.from_numpy(sizes.padded(cases.SOURCES))
+    inputs = torch.from_numpy(sizes.shift_right(cases.TARGET))
+    yield "logits", made(source, inputs)
+    for beam in (1, cases.BEAM):
+        found = torch_search.search(
+            made, cases.SOURCES, beam, cases.ALPHA, cases.EXTRA
+        )
+        yield f"beam_{beam}", torch.from_numpy(cases.as_rows(found))
+
+
 def main(path: str) -> None:
     """Write all values to a file of arrays."""
     torch.set_default_dtype(torch.float64)
     values = {
         f"{name}.{part}": value
-        for make, names in ((layer, cases.GATES), (optimizer, cases.OPTIMIZERS))
+        for make, names in (
+            (layer, cases.GATES),
+            (optimizer, cases.OPTIMIZERS),
+            (model, cases.MODELS),
+        )
         for name in names
         for part, value in make(name)
     }

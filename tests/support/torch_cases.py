@@ -5,6 +5,8 @@ No number is drawn, so that the values which torch once gave for them stay valid
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 LENGTHS = (3, 5, 1)  # of rows that are padded to the longest
@@ -62,3 +64,23 @@ def slopes(kind: str) -> dict[str, np.ndarray]:
 def gradients() -> list[np.ndarray]:
     """Return the gradient of every update."""
     return [wave(5, seed=30 + n) for n in range(len(RATES))]
+
+
+# Whole models, as ``experiments/bench/sizes.py`` has them: m, n, layers, D, V and V'.
+MODELS = {"cgru": (5, 4, 1, 6, 13, 11), "luong": (5, 4, 2, 6, 13, 11)}
+SOURCES = [[7, 4, 9, 3], [5, 6, 12, 8, 10, 3], [11, 3]]
+TARGET = np.array([[8, 5, 9, 3], [6, 6, 3, 0], [7, 10, 4, 5]])
+BEAM, ALPHA, EXTRA = 3, 0.6, 5
+
+
+def parameters(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
+    """Return parameters of these names and shapes, of which none is 0."""
+    return {
+        name: wave(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())
+    }
+
+
+def as_rows(outputs: list[list[int]]) -> np.ndarray:
+    """Return outputs of a search as one array, -1 behind the end of each."""
+    longest = max(map(len, outputs))
+    return np.array([ids + [-1] * (longest - len(ids)) for ids in outputs])
