@@ -25,6 +25,9 @@ RNN = {
     "units": 12,
     "layers": 1,
     "tying": "two",
+    "context_dropout": 0.1,
+    "readout_dropout": 0.1,
+    "encoder_norm": False,
     "reverse_source": False,
     "score": "none",
     "attention": "none",
@@ -44,7 +47,10 @@ SMALL: dict[str, dict[str, Any]] = {
         "d_k": 8,
         "d_v": 8,
     },
-    **{f"rnn:{member}": RNN | {"member": member} for member in RECURRENT},
+    **{
+        f"rnn:{member}": RNN | {"member": member, "encoder_norm": member == "cgru"}
+        for member in RECURRENT
+    },
     **{
         f"rnn:luong {score} {attention}": RNN
         | {

@@ -9,6 +9,7 @@ from support.configs import experiment
 from transformer import config, models
 from transformer.config import UserError
 from transformer.ids import BOS
+from transformer.nn import dropout
 
 V = 23
 USUAL = {
@@ -22,6 +23,9 @@ USUAL = {
     "dropout": 0.1,
     "tying": "two",
     "dtype": "float32",
+    "context_dropout": 0.1,
+    "readout_dropout": 0.1,
+    "encoder_norm": False,
     "reverse_source": False,
     "score": "none",
     "attention": "none",
@@ -58,6 +62,7 @@ INPUTS = jnp.array([[BOS, 8, 5, 9], [BOS, 6, 6, 7]])
         (LUONG, {"attention": "local_p"}, "model.window: expected 0 with global"),
         (LUONG, {"window": 3}, "model.window: expected 0 with global"),
         (LUONG, {"score": "location"}, "model.max_positions: expected above 0 with"),
+        (LUONG, {"encoder_norm": True}, "model.encoder_norm: expected False for memb"),
         (LUONG, {"heads": 4}, "unknown key model.heads for model.kind = rnn"),
     ],
 )
@@ -102,6 +107,38 @@ def test_weights_of_attention_are_found(member):
     assert set(found) == {"cross"} and found["cross"].shape == (2, 1, 1, 4, 6)
     np.testing.assert_allclose(found["cross"].sum(-1), 1, rtol=1e-5)
     np.testing.assert_array_equal(found["cross"][0, ..., 4:], 0)
+
+
+RATES = ("dropout", "context_dropout", "readout_dropout")
+
+
+@pytest.mark.parametrize("member", ["encdec", "cgru"])
+@pytest.mark.parametrize("rate", RATES)
+def test_every_rate_of_dropout_is_of_its_own_place(rate, member):
+    changes = dict.fromkeys(RATES, 0.0) | {"member": member, rate: 0.5}
+    model, params = drawn(**changes)
+
+    def features(key):
+        return models.features(model, params, IDS, INPUTS, key)[0]
+
+    plain, dropped = features(None), features(dropout.make_key(1))
+    assert not np.array_equal(plain, dropped)
+    # What is read out is 0 where it is dropped, and else only if what it is made of is.
+    share = (dropped == 0).mean()
+    assert (0.4 < share < 0.6) if rate == "readout_dropout" else share == 0
+    if rate == "readout_dropout":
+        kept = dropped != 0
+        np.testing.assert_allclose(dropped[kept], 2 * plain[kept], rtol=1e-6)
+
+
+def test_the_norm_is_that_of_the_encoder_alone():
+    tree = models.abstract(drawn(encoder_norm=True)[0])
+    gains = {
+        jax.tree_util.keystr(path, simple=True, separator=".").split(".")[0]
+        for path, _ in jax.tree_util.tree_leaves_with_path(tree)
+        if "gain" in str(path)
+    }
+    assert gains == {"encoder_0"}
 
 
 def test_one_fixed_vector_is_no_attention():

@@ -73,6 +73,29 @@ def test_lstm_equals_a_loop():
     np.testing.assert_allclose(new_h, sigmoid(o) * np.tanh(cell), rtol=1e-5, atol=1e-6)
 
 
+def test_the_normed_gru_equals_a_loop():
+    x, h, u = draw(B, 3 * N), draw(B, N), draw(N, 3 * N)
+    gain, bias = draw(3 * N), draw(3 * N, seed=1)
+
+    def normed(rows):
+        out = []
+        for row in rows.astype(np.float64):
+            for part in (row[: 2 * N], row[2 * N :]):
+                deviation = (part.var() + 1e-5) ** 0.5
+                out.append((part - part.mean()) / deviation)
+        return np.concatenate(out).reshape(rows.shape) * gain + bias
+
+    def sigmoid(a):
+        return 1 / (1 + np.exp(-a))
+
+    a, b = normed(x), normed(h.astype(np.float64) @ u)
+    z, r = (sigmoid(a[:, s] + b[:, s]) for s in (slice(N), slice(N, 2 * N)))
+    expected = z * h + (1 - z) * np.tanh(a[:, 2 * N :] + r * b[:, 2 * N :])
+    gates = recurrent.norm_gates(x, gain, bias)
+    new = recurrent.gru_normed(gates, h, gain, bias, products(state=u))
+    np.testing.assert_allclose(new, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_padding_keeps_the_state_and_passes_no_gradient():
     new, old, real = draw(B, N), draw(B, N, seed=1), jnp.array([1.0, 0.0, 1.0])
     kept = recurrent.keep(real, {"h": new}, {"h": old})["h"]
@@ -130,6 +153,31 @@ def test_gradients_are_those_of_autodiff(dtype, rtol):
     for got, want in zip(jax.tree.leaves(slopes), jax.tree.leaves(wanted), strict=True):
         scale = abs(want).max()
         np.testing.assert_allclose(got, want, rtol=0, atol=rtol * scale)
+
+
+@pytest.mark.parametrize("kind", recurrent.CELLS)
+def test_gradients_of_every_cell_are_those_of_autodiff(kind):
+    its = recurrent.CELLS[kind]
+    weights = {name: draw(N, k * N, seed=k) for name, k in its.products.items()}
+    held = recurrent.Held(draw((its.bias or 1) * N), draw(3 * N))
+    state = tuple(draw(B, N, seed=i) for i in range(its.parts))
+
+    def cell(multiply, held, state, x):
+        new = its.step(x, state, held, multiply)
+        return new, new[0]
+
+    def loss(scan, weights, held, state, xs):
+        (last, *_), outputs = scan(cell, weights, held, state, xs, "float32")
+        return jnp.sin(outputs).sum() + (last**2).sum()
+
+    arguments = weights, held, state, draw(T, B, its.gates * N)
+    ours, theirs = (
+        jax.grad(functools.partial(loss, one), range(4))(*arguments)
+        for one in (recurrent.scan, plain)
+    )
+    for got, want in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(got, want, rtol=0, atol=1e-5 * (1 + abs(want).max()))
+    assert abs(ours[1].gain).max() > 0 or kind != "gru_normed"
 
 
 def products_of_shape(jaxpr, shape, inside=False):

@@ -101,6 +101,10 @@ class Recurrent(Model):
     embedding: Positive[int]  # m, of the embedding tables
     units: Positive[int]  # n, of each direction and of the decoder
     layers: Positive[int]  # of the encoder, with luong of the decoder too
+    # ``dropout`` is that of embeddings and between layers of the encoder.
+    context_dropout: Rate  # on the annotations of the source
+    readout_dropout: Rate  # on what the output matrix is multiplied by
+    encoder_norm: bool  # cgru: layer normalisation inside the encoder's cells
     reverse_source: bool
     # Of luong, whose values elsewhere are "none", False and 0.
     score: Literal["none", "dot", "general", "concat", "location"]

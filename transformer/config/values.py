@@ -100,6 +100,9 @@ def _check_recurrent(model: Recurrent) -> None:
     if model.tying != "none" and model.embedding != model.d_model:
         expected = f"model.d_model = {model.d_model} where tables are tied"
         refuse("model.embedding", expected, model.embedding)
+    if model.encoder_norm and model.member != "cgru":
+        expected = f"False for member {model.member}, whose cells have no such form"
+        refuse("model.encoder_norm", expected, True)
     if model.member != "luong":
         for key, nothing in _OF_LUONG.items():
             if (got := getattr(model, key)) != nothing:

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from transformer.nn import matmul
+from transformer.nn import layers, matmul
 from transformer.nn.matmul import Transposed
 
 Multiply = Callable[[str, jax.Array], jax.Array]
@@ -67,10 +67,54 @@ def gru_reset_after(
     Returns:
       h' (B, n).
     """
-    x_z, x_r, x_h = jnp.split(x, 3, axis=-1)
     h_z, h_r, h_h = jnp.split(multiply("state", h), 3, axis=-1)
+    return _reset(x, h, h_z, h_r, h_h + bias)
+
+
+def _reset(x, h, h_z, h_r, h_h):
+    """Make a step of a unit that resets h_h."""
+    x_z, x_r, x_h = jnp.split(x, 3, axis=-1)
     z, r = jax.nn.sigmoid(x_z + h_z), jax.nn.sigmoid(x_r + h_r)
-    return z * h + (1 - z) * jnp.tanh(x_h + r * (h_h + bias))
+    return z * h + (1 - z) * jnp.tanh(x_h + r * h_h)
+
+
+def gru_normed(
+    x: jax.Array, h: jax.Array, gain: jax.Array, bias: jax.Array, multiply: Multiply
+) -> jax.Array:
+    """Make a step of the unit that resets after its product, with normed products.
+
+    ``gru_reset_after`` with ``norm_gates(h [U_z U_r U])`` for its product.
+
+    Args:
+      x: x_z, x_r and x_h side by side (B, 3 n), from ``norm_gates``.
+      h: the state (B, n).
+      gain: (3 n,).
+      bias: (3 n,).
+      multiply: by [U_z U_r U], "state", (n, 3 n).
+
+    Returns:
+      h' (B, n).
+
+    Source: Ba et al., arXiv:1607.06450, supplementary material, equations 20 to 22.
+    """
+    normed = norm_gates(multiply("state", h), gain, bias)
+    return _reset(x, h, *jnp.split(normed, 3, axis=-1))
+
+
+def norm_gates(x: jax.Array, gain: jax.Array, bias: jax.Array) -> jax.Array:
+    """Normalise the columns of both gates together, and those of the candidate apart.
+
+    Args:
+      x: a product with [W_z W_r W] (..., 3 n).
+      gain: (3 n,).
+      bias: (3 n,).
+
+    Returns:
+      ``[LN([x_z x_r]) LN(x_h)] gain + bias``, (..., 3 n).
+    """
+    parts = jnp.split(x, [2 * (x.shape[-1] // 3)], axis=-1)
+    normed = [layers.layer_norm(p, jnp.ones(()), jnp.zeros(()), 1e-5) for p in parts]
+    return jnp.concatenate(normed, axis=-1) * gain + bias
 
 
 def lstm(
@@ -97,6 +141,13 @@ def lstm(
     return jax.nn.sigmoid(o) * jnp.tanh(c), c
 
 
+class Held(NamedTuple):
+    """Vectors that a step of a cell reads: constants of the loop."""
+
+    bias: jax.Array | None = None
+    gain: jax.Array | None = None
+
+
 class Kind(NamedTuple):
     """A cell as layers are made of it.
 
@@ -104,34 +155,41 @@ class Kind(NamedTuple):
       gates: how many times n columns its input's part has.
       products: the same of each matrix that the state is multiplied by.
       parts: arrays (B, n) of its state, the first of which is its output.
-      step: ``step(x, state, bias, multiply) -> state``; the bias (n,) is that of the
-        product that is reset.
+      step: ``step(x, state, held, multiply) -> state``.
+      bias: how many times n numbers the bias of the state's product has.
     """
 
     gates: int
     products: Mapping[str, int]
     parts: int
     step: Callable[..., tuple[jax.Array, ...]]
+    bias: int = 0
 
 
-def _gru(x, state, bias, multiply):
+def _gru(x, state, held, multiply):
     (h,) = state
     return (gru(x, h, multiply),)
 
 
-def _gru_reset_after(x, state, bias, multiply):
+def _gru_reset_after(x, state, held, multiply):
     (h,) = state
-    return (gru_reset_after(x, h, bias, multiply),)
+    return (gru_reset_after(x, h, held.bias, multiply),)
 
 
-def _lstm(x, state, bias, multiply):
+def _gru_normed(x, state, held, multiply):
+    (h,) = state
+    return (gru_normed(x, h, held.gain, held.bias, multiply),)
+
+
+def _lstm(x, state, held, multiply):
     h, c = state
     return lstm(x, h, c, multiply)
 
 
 CELLS = {
     "gru": Kind(3, {"gates": 2, "candidate": 1}, 1, _gru),
-    "gru_reset_after": Kind(3, {"state": 3}, 1, _gru_reset_after),
+    "gru_reset_after": Kind(3, {"state": 3}, 1, _gru_reset_after, 1),
+    "gru_normed": Kind(3, {"state": 3}, 1, _gru_normed, 3),
     "lstm": Kind(4, {"state": 4}, 2, _lstm),
 }
 

@@ -106,8 +106,9 @@ class ConditionalGru(nn.Module):
 
     def held(self):
         return {
-            "first": self.first.biases(),
-            "second": self.second.biases(),
+            "first": self.first.held().bias,
+            "second": self.second.held().bias,
+            "second.input": self.second.bias_of_input(),
             "energy": self.energy,
         }
 
@@ -129,15 +130,13 @@ class ConditionalGru(nn.Module):
     @staticmethod
     def cell(multiply, memory, state, x):
         held, step = memory.held, recurrent.gru_reset_after
-        _, reset = held["first"]
-        inner = step(x, state, reset, named(multiply, "first"))
+        inner = step(x, state, held["first"], named(multiply, "first"))
         energies = scores.additive_scores(
             multiply("query", inner), memory.keys, held["energy"]
         )
         context, weights = attend(energies, memory)
-        bias, reset = held["second"]
-        gates = multiply("second.input", context) + bias
-        new = step(gates, inner, reset, named(multiply, "second"))
+        gates = multiply("second.input", context) + held["second.input"]
+        new = step(gates, inner, held["second"], named(multiply, "second"))
         return new, Output(new, context, weights)
 
     def read_out(self, output, y):
@@ -233,7 +232,7 @@ class FixedVector(nn.Module):
         return None
 
     def remember(self, annotations, real, last):
-        (vector,) = last[-1]["forward"]
+        vector = annotations[:, -1]  # padding has kept the last state
         memory = Memory(vector[:, None], self.context(vector)[:, None], real, None)
         return memory, jnp.tanh(self.begin(vector))
 

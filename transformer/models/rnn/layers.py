@@ -39,22 +39,36 @@ class Cell(nn.Module):
             name: kernel_of(self, f"kernel_{name}", (n, width * n), _orthogonal)
             for name, width in kind.products.items()
         }
-        self.bias = None
-        if self.kind == "gru_reset_after":
-            self.bias = self.param("bias_state", nn.initializers.zeros, (n,))
+        self.bias = self.gain_input = self.gain = None
+        if kind.bias:
+            self.bias = self.param(
+                "bias_state", nn.initializers.zeros, (kind.bias * n,)
+            )
+        if self.kind == "gru_normed":
+            self.gain_input, self.gain = (
+                self.param(f"gain_{of}", nn.initializers.ones, (columns,))
+                for of in ("input", "state")
+            )
 
     def gates(self, x: jax.Array) -> jax.Array:
         """Return the input's part of the gates, ``x W + b``: (..., m) to (..., G n)."""
-        return layers.linear(x, self.kernel_input, self.bias_input, self.dtype)
+        if self.gain_input is None:
+            return layers.linear(x, self.kernel_input, self.bias_input, self.dtype)
+        product = layers.linear(x, self.kernel_input, None, self.dtype)
+        return recurrent.norm_gates(product, self.gain_input, self.bias_input)
 
     def matrices(self, *, with_input: bool = False) -> dict[str, matmul.Kernel]:
         """Return the matrices of the loop; with that of the input, if it is there."""
         its_input = {"input": self.kernel_input} if with_input else {}
         return {**self.kernels, **its_input}
 
-    def biases(self) -> tuple[jax.Array, jax.Array | None]:
-        """Return the bias of the input and that of the product that is reset."""
-        return self.bias_input, self.bias
+    def bias_of_input(self) -> jax.Array:
+        """Return the bias of the input's part, (G n,)."""
+        return self.bias_input
+
+    def held(self) -> recurrent.Held:
+        """Return the vectors that a step reads."""
+        return recurrent.Held(self.bias, self.gain)
 
 
 def _orthogonal(
@@ -123,18 +137,18 @@ class Layer(nn.Module):
             order = slice(None, None, -1 if way == "backward" else 1)
             xs[way] = cell.gates(x).swapaxes(0, 1)[order], real.T[order]
 
-        def step(multiply, biases, states, x):
+        def step(multiply, held, states, x):
             new = {}
             for way, (gates, real) in x.items():
-                state, bias = states[way], biases[way][1]
-                made = kind.step(gates, state, bias, named(multiply, way))
-                new[way] = recurrent.keep(real, made, state)
+                multiply_ = named(multiply, way)
+                made = kind.step(gates, states[way], held[way], multiply_)
+                new[way] = recurrent.keep(real, made, states[way])
             return new, {way: state[0] for way, state in new.items()}
 
         zeros = (jnp.zeros((len(x), self.units)),) * kind.parts
         begin: dict[str, Any] = dict.fromkeys(self.ways, zeros)
         weights = all_named({w: cell.matrices() for w, cell in self.cells.items()})
-        biases = {way: cell.biases() for way, cell in self.cells.items()}
-        last, outputs = recurrent.scan(step, weights, biases, begin, xs, self.dtype)
+        held = {way: cell.held() for way, cell in self.cells.items()}
+        last, outputs = recurrent.scan(step, weights, held, begin, xs, self.dtype)
         each = [outputs[w][:: -1 if w == "backward" else 1] for w in self.ways]
         return jnp.concatenate(each, axis=-1).swapaxes(0, 1), last

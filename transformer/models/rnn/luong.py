@@ -70,7 +70,7 @@ class Luong(nn.Module):
 
     def held(self):
         return {
-            "cells": [cell.biases()[0] for cell in self.cells],
+            "cells": [cell.bias_of_input() for cell in self.cells],
             **self.vectors,
         }
 

@@ -26,7 +26,7 @@ PARTITION: Rules = {
     "(source|target)_embedding": (None, "fsdp"),  # (V, m)
     "output": (None, "fsdp"),  # (V, D)
     "kernel(_[a-z]+)?": ("fsdp", None),  # (I, O)
-    "bias(_[a-z]+)?": (None,),  # (O,)
+    "(bias|gain)(_[a-z]+)?": (None,),  # (O,)
     "(energy|place)": (None,),  # v (A,)
 }
 
@@ -70,6 +70,8 @@ class Rnn(Base):
         if c.tying == "none":
             self.output_table = table("output", self.target_size, c.d_model)
         kind, ways, decoder = MEMBERS[c.member]
+        if c.encoder_norm:
+            kind = "gru_normed"
         widths = [c.embedding] + [len(ways) * c.units] * (c.layers - 1)
         self.encoder = [
             Layer(kind, width, c.units, self.operands, ways) for width in widths
@@ -83,10 +85,12 @@ class Rnn(Base):
         real = (source != PAD).astype(jnp.float32)
         if self.config.reverse_source:
             source = _reversed(source)
-        x, last = self._dropped(self.source_table[source], key, 0), []
+        c = self.config
+        rates = [c.dropout] * len(self.encoder) + [c.context_dropout]
+        x, last = _dropped(self.source_table[source], rates[0], key, 0), []
         for i, layer in enumerate(self.encoder, 1):
             x, states = layer(x, real)
-            x = self._dropped(x, key, i)
+            x = _dropped(x, rates[i], key, i)
             last.append(states)
         return x, real, last
 
@@ -96,7 +100,7 @@ class Rnn(Base):
         """Return what is read out (B, T, D) and the output matrix (V, D)."""
         memory, state = self._remember(source, dropout.fold_in(key, 0))
         key = dropout.fold_in(key, 1)
-        y = self._dropped(self._embedded(inputs), key, 0)
+        y = _dropped(self._embedded(inputs), self.config.dropout, key, 0)
         one = jax.tree.map(lambda x: x[:, None], state)  # one hypothesis, the target
         xs = jax.tree.map(_by_time, self.decoder.inputs(y, inputs))
         _, outputs = recurrent.scan(
@@ -105,8 +109,9 @@ class Rnn(Base):
         outputs = jax.tree.map(_by_row, outputs)
         if outputs.weights is not None:
             self.sow("attention", "cross", outputs.weights[:, None])
-        hidden = self._dropped(self.decoder.read_out(outputs, y), key, 1)
-        return hidden, self.output_table
+        hidden = self.decoder.read_out(outputs, y)
+        rate = self.config.readout_dropout
+        return _dropped(hidden, rate, key, 1), self.output_table
 
     def start(self, source: jax.Array, beams: int, length: int) -> Cache:
         """Encode source ids (B, S) for a search."""
@@ -148,8 +153,9 @@ class Rnn(Base):
         """Return the embeddings of inputs; before the first word there is none."""
         return jnp.where((ids != BOS)[..., None], self.target_table[ids], 0.0)
 
-    def _dropped(self, x, key, place):
-        return dropout.dropout(x, self.config.dropout, dropout.fold_in(key, place))
+
+def _dropped(x, rate, key, place):
+    return dropout.dropout(x, rate, dropout.fold_in(key, place))
 
 
 def _reversed(ids: jax.Array) -> jax.Array:
