@@ -41,6 +41,7 @@ class Recurrent(NamedTuple):
     source: int  # rows of the tables
     target: int
     dropout: tuple[float, float, float]  # of embeddings, annotations and readout
+    normed: bool = False  # layer normalisation inside the cells of cgru's encoder
 
 
 # Captions in joint BPE of 10,000 merges have so many types on each side.
@@ -51,6 +52,8 @@ RECURRENT = {
 RECURRENT_ROWS, RECURRENT_LENGTH = 32, 16  # of a training batch
 CAPTIONS = 1_000
 SLOTS = 4_096  # padded source tokens of which captions are searched for at once
+EXTRA = 1  # tokens that an output may have more than its source: EOS too counts
+ALPHA = 0.6  # of the length penalty
 ROWS, LENGTH = 64, 32  # of a training batch; LENGTH also of what is translated
 ACCELERATED = ((776, 32), (96, 256))  # the same on accelerators: the paper's 25,000
 DROPOUT = 0.1  # on sub-layers and embeddings, as the paper has it

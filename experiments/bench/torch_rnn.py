@@ -31,7 +31,7 @@ class Memory(NamedTuple):
 class Recurrent(nn.Module):
     """Encoder, tables and the loop; a subclass has the decoder's step."""
 
-    encoder: nn.GRU | nn.LSTM
+    encoder: nn.GRU | nn.LSTM | NormedGru
 
     def __init__(self, size: sizes.Recurrent) -> None:
         super().__init__()
@@ -40,12 +40,12 @@ class Recurrent(nn.Module):
         self.output = nn.Linear(size.d_model, size.target, bias=False)
         self.words, self.context, self.readout = map(nn.Dropout, size.dropout)
 
-    def encode(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor | State]:
+    def encode(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor | State | None]:
         """Return annotations (B, S, W), which are real (B, 1, S), and last states."""
-        real = ids != sizes.PAD
-        x = pack_padded_sequence(
-            self.words(self.source(ids)), real.sum(1).cpu(), True, enforce_sorted=False
-        )
+        real, x = ids != sizes.PAD, self.words(self.source(ids))
+        if isinstance(self.encoder, NormedGru):
+            return self.context(self.encoder(x, real)), real[:, None], None
+        x = pack_padded_sequence(x, real.sum(1).cpu(), True, enforce_sorted=False)
         packed, last = self.encoder(x)
         found, _ = pad_packed_sequence(packed, True, total_length=ids.shape[1])
         return self.context(found), real[:, None], last
@@ -90,13 +90,67 @@ def attend(energies: Tensor, memory: Memory) -> Tensor:
     )
 
 
+class NormedCell(nn.Module):
+    """The GRU whose products are normalised: both gates together, the candidate apart.
+
+    Its columns are those of gates z and r and of the candidate, as ours.
+    """
+
+    def __init__(self, width: int, units: int) -> None:
+        super().__init__()
+        self.parts = [2 * units, units]
+        self.input = nn.Linear(width, 3 * units, bias=False)
+        self.state = nn.Linear(units, 3 * units, bias=False)
+        self.of_input, self.of_state = (
+            nn.ModuleList(nn.LayerNorm(part, 1e-5) for part in self.parts)
+            for _ in range(2)
+        )
+
+    def normed(self, x: Tensor) -> list[Tensor]:
+        """Return what inputs add to the gates, and to the candidate."""
+        return self._each(self.of_input, self.input(x))
+
+    def forward(self, gates: Tensor, candidate: Tensor, h: Tensor) -> Tensor:
+        its_gates, its_candidate = self._each(self.of_state, self.state(h))
+        z, r = torch.sigmoid(gates + its_gates).chunk(2, -1)
+        return z * h + (1 - z) * torch.tanh(candidate + r * its_candidate)
+
+    def _each(self, norms: nn.ModuleList, x: Tensor) -> list[Tensor]:
+        parts = x.split(self.parts, -1)
+        return [norm(part) for norm, part in zip(norms, parts, strict=True)]
+
+
+class NormedGru(nn.Module):
+    """Both directions of ``NormedCell``, for which torch has no layer."""
+
+    def __init__(self, width: int, units: int) -> None:
+        super().__init__()
+        self.forwards, self.backwards = (NormedCell(width, units) for _ in range(2))
+
+    def forward(self, x: Tensor, real: Tensor) -> Tensor:
+        """Return outputs (B, S, 2 n) of inputs (B, S, m)."""
+        both = []
+        for cell, way in ((self.forwards, 1), (self.backwards, -1)):
+            h, found = x.new_zeros(len(x), cell.parts[1]), []
+            inputs = (*cell.normed(x), real[..., None])
+            steps = [*zip(*(each.unbind(1) for each in inputs), strict=True)]
+            for gates, candidate, kept in steps[::way]:
+                h = torch.where(kept, cell(gates, candidate, h), h)
+                found.append(h)
+            both.append(torch.stack(found[::way], 1))
+        return torch.cat(both, -1)
+
+
 class ConditionalGru(Recurrent):
     """Two cells a step, and attention between them."""
 
     def __init__(self, size: sizes.Recurrent) -> None:
         super().__init__(size)
         m, n = size.embedding, size.units
-        self.encoder = nn.GRU(m, n, batch_first=True, bidirectional=True)
+        if size.normed:
+            self.encoder = NormedGru(m, n)
+        else:
+            self.encoder = nn.GRU(m, n, batch_first=True, bidirectional=True)
         self.begin, self.keys = nn.Linear(2 * n, n), nn.Linear(2 * n, 2 * n)
         self.query = nn.Linear(n, 2 * n, bias=False)
         self.energy = nn.Linear(2 * n, 1, bias=False)
@@ -200,6 +254,11 @@ def _cgru(given: weights.RecurrentWeights) -> Arrays:
     for name in ("first", "second"):
         cell = _gru(get, f"decoder.{name}", n)
         named |= {f"{name}.{part}": array for part, array in cell.items()}
+    if given.size.normed:
+        for way in ("forward", "backward"):
+            cell = _normed(get, f"encoder_0.cells_{way}", n)
+            named |= {f"encoder.{way}s.{part}": a for part, a in cell.items()}
+        return named
     for way, suffix in (("forward", ""), ("backward", "_reverse")):
         cell = _gru(get, f"encoder_0.cells_{way}", n)
         named |= {f"encoder.{part}_l0{suffix}": a for part, a in cell.items()}
@@ -220,6 +279,16 @@ def _gru(arrays: Mapping[str, np.ndarray], name: str, n: int) -> Arrays:
         "bias_ih": turned(arrays[f"{name}.bias_input"]),
         "bias_hh": np.concatenate([nothing, arrays[f"{name}.bias_state"]]),
     }
+
+
+def _normed(arrays: Mapping[str, np.ndarray], name: str, n: int) -> Arrays:
+    made = {}
+    for of in ("input", "state"):
+        made[f"{of}.weight"] = arrays[f"{name}.kernel_{of}"].T
+        for kind, vector in (("weight", "gain"), ("bias", "bias")):
+            parts = np.split(arrays[f"{name}.{vector}_{of}"], [2 * n])
+            made |= {f"of_{of}.{i}.{kind}": part for i, part in enumerate(parts)}
+    return made
 
 
 def _luong(given: weights.RecurrentWeights) -> Arrays:

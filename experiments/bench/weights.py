@@ -133,6 +133,9 @@ def _cgru(size: Recurrent) -> dict[str, tuple[int, ...]]:
         found[f"{name}.kernel_state"] = (n, 3 * n)
         found[f"{name}.bias_input"] = (3 * n,)
         found[f"{name}.bias_state"] = (n,)
+        if size.normed and name.startswith("encoder"):
+            found[f"{name}.bias_state"] = (3 * n,)
+            found[f"{name}.gain_input"] = found[f"{name}.gain_state"] = (3 * n,)
     linears = {"begin": (2 * n, n), "keys": (2 * n, 2 * n)}
     linears |= {f"readouts_{i}": (k, wide) for i, k in enumerate((n, m, 2 * n))}
     for name, (inputs, outputs) in linears.items():

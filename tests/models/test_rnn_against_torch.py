@@ -1,6 +1,6 @@
 """Whole recurrent models against the same written with torch.nn.
 
-Those are ``experiments/bench/torch_rnn.py``, which the side-by-side measurement has too.
+Those are ``experiments/bench/torch_rnn.py``, which the side-by-side harness has too.
 """
 
 import sys
@@ -20,44 +20,40 @@ from transformer.search import Search
 
 sys.path.append(str(BENCH))
 
-import recurrent_models
+import ours_rnn
 import sizes
 import weights
 
 SOURCE = jnp.asarray(sizes.padded(cases.SOURCES))
 
 
-def size_of(member):
-    return sizes.Recurrent(member, *cases.MODELS[member], dropout=(0.0, 0.0, 0.0))
-
-
-def made(member):
-    size = size_of(member)
+def made(name):
+    size = sizes.Recurrent(*cases.MODELS[name])
     values = experiment("base").to_dict()
-    values["model"] = recurrent_models.keys(size, "float32")
+    values["model"] = ours_rnn.keys(size, "float32")
     model = models.make(config.resolve(values), size.source, size.target)
     arrays = cases.parameters(weights.recurrent_shapes(size))
-    return model, recurrent_models.tree(arrays)
+    return model, ours_rnn.tree(arrays)
 
 
 @everywhere
-@pytest.mark.parametrize("member", cases.MODELS)
-def test_logits_of_given_targets(member, values_of):
-    model, params = made(member)
+@pytest.mark.parametrize("name", cases.MODELS)
+def test_logits_of_given_targets(name, values_of):
+    model, params = made(name)
     found = jax.jit(objective.logits, static_argnums=0)(
         model, params, SOURCE, jnp.asarray(cases.TARGET)
     )
     # Six steps of an encoder and four of a decoder; the largest sum of a step has 13
     # products, and some 40 further operations follow one another.
-    expected = values(values_of)[f"{member}.logits"]
+    expected = values(values_of)[f"{name}.logits"]
     assert_close(found, expected, roundings=10 * (13 + 40))
 
 
 @everywhere
 @pytest.mark.parametrize("beam", [1, cases.BEAM])
-@pytest.mark.parametrize("member", cases.MODELS)
-def test_outputs_of_searches(member, beam, values_of):
-    model, params = made(member)
+@pytest.mark.parametrize("name", cases.MODELS)
+def test_outputs_of_searches(name, beam, values_of):
+    model, params = made(name)
     limits = np.array([len(ids) - 1 + cases.EXTRA for ids in cases.SOURCES])
     how, longest = Search(beam, cases.ALPHA, "power"), int(limits.max())
     variables = models.search_variables(model, params)
@@ -72,5 +68,5 @@ def test_outputs_of_searches(member, beam, values_of):
     rows = zip(found.ids[:, 0].tolist(), found.lengths[:, 0].tolist(), strict=True)
     ids = [[i for i in row[:length] if i != sizes.EOS] for row, length in rows]
     np.testing.assert_array_equal(
-        cases.as_rows(ids), values(values_of)[f"{member}.beam_{beam}"]
+        cases.as_rows(ids), values(values_of)[f"{name}.beam_{beam}"]
     )

@@ -65,18 +65,16 @@ def optimizer(name: str) -> Values:
     yield "history", torch.stack(history)
 
 
-def model(member: str) -> Values:
+def model(name: str) -> Values:
     """Yield logits and the outputs of searches of a whole model."""
-    size = sizes.Recurrent(member, *cases.MODELS[member], dropout=(0.0, 0.0, 0.0))
+    size = sizes.Recurrent(*cases.MODELS[name])
     arrays = cases.parameters(weights.recurrent_shapes(size))
     made = torch_rnn.make(weights.RecurrentWeights(size, arrays)).double().eval()
     source = torch.from_numpy(sizes.padded(cases.SOURCES))
     inputs = torch.from_numpy(sizes.shift_right(cases.TARGET))
     yield "logits", made(source, inputs)
     for beam in (1, cases.BEAM):
-        found = torch_search.search(
-            made, cases.SOURCES, beam, cases.ALPHA, cases.EXTRA
-        )
+        found = torch_search.search(made, cases.SOURCES, beam, cases.ALPHA, cases.EXTRA)
         yield f"beam_{beam}", torch.from_numpy(cases.as_rows(found))
 
 

@@ -66,8 +66,13 @@ def gradients() -> list[np.ndarray]:
     return [wave(5, seed=30 + n) for n in range(len(RATES))]
 
 
-# Whole models, as ``experiments/bench/sizes.py`` has them: m, n, layers, D, V and V'.
-MODELS = {"cgru": (5, 4, 1, 6, 13, 11), "luong": (5, 4, 2, 6, 13, 11)}
+# Whole models, as ``sizes.Recurrent`` of experiments/bench/: m, n, layers, D, V and V',
+# no dropout, and whether the encoder is normed.
+MODELS = {
+    "cgru": ("cgru", 5, 4, 1, 6, 13, 11, (0.0,) * 3, False),
+    "cgru normed": ("cgru", 5, 4, 1, 6, 13, 11, (0.0,) * 3, True),
+    "luong": ("luong", 5, 4, 2, 6, 13, 11, (0.0,) * 3, False),
+}
 SOURCES = [[7, 4, 9, 3], [5, 6, 12, 8, 10, 3], [11, 3]]
 TARGET = np.array([[8, 5, 9, 3], [6, 6, 3, 0], [7, 10, 4, 5]])
 BEAM, ALPHA, EXTRA = 3, 0.6, 5
