@@ -13,11 +13,12 @@ import argparse
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
 import weights
-from sizes import EOS, Size
+from sizes import EOS, Recurrent, Size
 
 import transformer
 from transformer import config, parallel
@@ -33,6 +34,15 @@ _COMMON = {
     "score": "scaled_dot",
     "window": 0,
     "target_space": False,
+}
+_RECURRENT: dict[str, dict[str, Any]] = {
+    "cgru": {"layers": 1, "reverse_source": False},
+    "luong": {
+        "reverse_source": False,
+        "score": "general",
+        "attention": "global",
+        "feeding": True,
+    },
 }
 
 
@@ -57,7 +67,12 @@ def export(workdir: Path, source: Path, output: Path) -> None:
     translator = open_run(workdir, "float32")
     task = make_task(translator, read_sentences(source))
     output.mkdir(parents=True, exist_ok=True)
-    weights.save(output, take_weights(translator, longest(task)), task)
+    given: weights.Weights | weights.RecurrentWeights
+    if isinstance(translator.settings.model, config.Recurrent):
+        given = take_recurrent(translator)
+    else:
+        given = take_weights(translator, longest(task))
+    weights.save(output, given, task)
 
 
 def open_run(workdir: Path, dtype: str) -> Translator:
@@ -130,10 +145,7 @@ def take_weights(translator: Translator, positions: int) -> weights.Weights:
         _refuse("d_k and d_v", model.d_model / model.heads, (model.d_k, model.d_v))
     if model.positions not in POSITIONS:
         _refuse("positions", " or ".join(POSITIONS), model.positions)
-    arrays = {
-        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(translator.params)
-    }
+    arrays = _by_name(translator.params)
     rows = len(arrays["source_embedding"])
     return weights.Weights(
         Size(model.layers, model.d_model, model.d_ff, model.heads, rows),
@@ -143,7 +155,41 @@ def take_weights(translator: Translator, positions: int) -> weights.Weights:
     )
 
 
-def _refuse(name: str, wanted: object, got: object) -> None:
+def take_recurrent(translator: Translator) -> weights.RecurrentWeights:
+    """Return the parameters of a translator whose model is recurrent.
+
+    Raises:
+      UserError: if ``torch_rnn.py`` has no such model.
+    """
+    model = translator.settings.model
+    assert isinstance(model, config.Recurrent)
+    wanted = _RECURRENT.get(model.member)
+    if wanted is None:
+        _refuse("member", " or ".join(_RECURRENT), model.member)
+    for name, value in wanted.items():
+        if getattr(model, name) != value:
+            _refuse(name, value, getattr(model, name))
+    size = Recurrent(
+        model.member,
+        model.embedding,
+        model.units,
+        model.layers,
+        model.d_model,
+        *translator.vocabulary.sizes,
+        (model.dropout, model.context_dropout, model.readout_dropout),
+        model.encoder_norm,
+    )
+    return weights.RecurrentWeights(size, _by_name(translator.params))
+
+
+def _by_name(params: Any) -> dict[str, np.ndarray]:
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+    }
+
+
+def _refuse(name: str, wanted: object, got: object) -> NoReturn:
     raise config.UserError(
         f"model.{name}: expected {wanted}, which other systems have too, got {got}; "
         "export another run"

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,9 @@ from transformer import config, models, parallel
 from transformer.models import Model
 from transformer.tools.bench.searching import Searcher
 from transformer.tools.bench.training import Stepper
+from transformer.translate import Translator
 
-_BASE = Path(__file__).parents[1] / "base.py"
+BASE = Path(__file__).parents[1] / "base.py"
 
 
 def train(size: str, dtype: str, rows: int, length: int, device: str) -> worker.Work:
@@ -29,7 +30,7 @@ def train(size: str, dtype: str, rows: int, length: int, device: str) -> worker.
     settings, model = _set_up(size, dtype, device)
     source, target = sizes.training_batch(model.target_size, rows, length)
     stepper = Stepper(settings, model, {"source": source, "target": target})
-    return _work(stepper, device)
+    return work(stepper, device)
 
 
 def search(
@@ -38,10 +39,10 @@ def search(
     """Translate sentences into as many tokens as they have."""
     settings, model = _set_up(size, dtype, device)
     source = sizes.sentences(model.source_size, sentences, length)
-    return _work(Searcher(settings, model, source, beam), device)
+    return work(Searcher(settings, model, source, beam), device)
 
 
-def _work(call: Callable[[], Any], device: str) -> worker.Work:
+def work(call: Callable[[], Any], device: str) -> worker.Work:
     """Wait for each step on a CPU, as the peers do, and once a turn elsewhere."""
     if device == "cpu":
         return worker.Work(lambda: jax.block_until_ready(call()), _info())
@@ -58,7 +59,13 @@ def translate(workdir: Path, input: Path, dtype: str, beam: int) -> worker.Work:
     """Translate a file of sentences, one per line, by a trained run."""
     parallel.start("cpu")
     translator = export.open_run(workdir, dtype)
-    lines = export.read_sentences(input)
+    return translations(translator, export.read_sentences(input), beam)
+
+
+def translations(
+    translator: Translator, lines: Sequence[str], beam: int
+) -> worker.Work:
+    """Return what translates lines, with its outputs."""
     # The one length penalty that the peers have too.
     how: dict[str, Any] = {"beam": beam, "length_penalty": "power"}
     outputs = [found[0].ids for found in translator.hypotheses(lines, **how)]
@@ -74,7 +81,7 @@ def _set_up(size: str, dtype: str, device: str) -> tuple[config.Config, Model]:
     """Return experiments/base.py of another size, with dropout where peers have it."""
     parallel.start(device)
     wanted = sizes.SIZES[size]
-    values = runpy.run_path(str(_BASE))["get_config"]()
+    values = runpy.run_path(str(BASE))["get_config"]()
     values.model.layers = wanted.layers
     values.model.d_model = wanted.d_model
     values.model.d_ff = wanted.d_ff

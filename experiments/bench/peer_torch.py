@@ -76,6 +76,7 @@ def make_step(
     batch: tuple[np.ndarray, np.ndarray],
     dtype: str,
     compiled: bool,
+    smoothing: float = sizes.SMOOTHING,
 ) -> Callable[[], Tensor]:
     """Return a function that makes one update and returns its loss.
 
@@ -85,6 +86,7 @@ def make_step(
       batch: source and target ids.
       dtype: "bfloat16" computes under autocast.
       compiled: whether ``torch.compile`` has model and loss.
+      smoothing: of labels.
     """
     parameters = list(parameters)
     device = parameters[0].device
@@ -98,7 +100,7 @@ def make_step(
             logits(ids, inputs).flatten(0, 1).float(),
             wanted.flatten(),
             ignore_index=sizes.PAD,
-            label_smoothing=sizes.SMOOTHING,
+            label_smoothing=smoothing,
         )
 
     if compiled:

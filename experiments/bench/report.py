@@ -101,6 +101,28 @@ def score_notes(task: Task, workers: Mapping[str, Worker]) -> list[str]:
     return notes
 
 
+def loss_notes(title: str, workers: Mapping[str, Worker]) -> list[str]:
+    """Return how far each peer's loss is from ours, where both began with the same.
+
+    Args:
+      title: what the work is.
+      workers: all of an arena by "SYSTEM FORM".
+    """
+    losses = {
+        name: worker.info["loss"]
+        for name, worker in workers.items()
+        if "loss" in worker.info and name.endswith(" float32")
+    }
+    ours = losses.pop("ours float32", None)
+    if ours is None:
+        return []
+    return [
+        f"{name.split()[0]} has the same parameters and batch in {title}: its loss "
+        f"without dropout is {loss:.6f}, and ours differs by {abs(ours - loss):.1e}."
+        for name, loss in losses.items()
+    ]
+
+
 _TURNS = {
     "cpu": "the ratio of the median times of {rounds} rounds, in which all take turns; "
     "in brackets the least and the most of the ratios within a round",
@@ -124,7 +146,8 @@ def caption(rounds: int, workers: Sequence[Worker], device: str = "cpu") -> str:
     lines = [
         "How many times as fast this project is as each peer at the same work: "
         f"{_TURNS[device].format(rounds=rounds)}. PyTorch "
-        "(`nn.Transformer`) and transformers (`MarianMTModel`) compute in the form of "
+        "(`nn.Transformer`; where the model is recurrent, layers and loops of cells of "
+        "torch.nn) and transformers (`MarianMTModel`) compute in the form of "
         "the line, which in training is autocast for bfloat16.",
         f"Measured on {datetime.date.today()}: {machine}; {used}.",
     ]

@@ -11,6 +11,9 @@ out. --table names single groups of lines:
     train-base, train-small    updates on 64 sentences of 32 tokens
     greedy-base, beam-base     32 sentences of 32 tokens into 32 tokens each
     greedy-base-1              one such sentence
+    train-cgru, train-luong    updates of recurrent models on 32 sentences of 16 tokens
+    greedy-cgru, beam-cgru     1,000 sentences as long as captions into as many tokens
+    greedy-luong, beam-luong   the same
     text-greedy, text-beam     the sentences of --input by the run of --workdir
     start-small                from `transformer train` to its first step done
 
@@ -50,7 +53,8 @@ PROGRAMS = {
     "transformers": "peer_transformers.py",
     "CTranslate2": "peer_ctranslate2.py",
 }
-BOTH = ("bfloat16", "float32")
+RECURRENT = {"ours": "ours_rnn.py", "PyTorch": "peer_torch_rnn.py"}
+BOTH, SINGLE = ("bfloat16", "float32"), ("float32",)
 TRANSLATORS = {"transformers": BOTH, "CTranslate2": ("float32", "int8")}
 
 
@@ -118,6 +122,21 @@ def searching_on_gpu(sentences: int, length: int, beam: int) -> Group:
     return Group(f"{_search_name(beam)}, base, {sentences} x {length}", half, tasks)
 
 
+def training_recurrent(size: str) -> Group:
+    """Return the workers that make updates of a recurrent model."""
+    tasks = _tasks("train", dict.fromkeys(RECURRENT, SINGLE), RECURRENT, size=size)
+    rows, length = sizes.RECURRENT_ROWS, sizes.RECURRENT_LENGTH
+    return Group(f"training, {size}, {rows} x {length}", SINGLE, tasks)
+
+
+def searching_recurrent(size: str, beam: int) -> Group:
+    """Return the workers that search with a recurrent model."""
+    systems = dict.fromkeys(RECURRENT, SINGLE)
+    tasks = _tasks("captions", systems, RECURRENT, size=size, beam=beam)
+    count = f"{sizes.CAPTIONS:,} sentences"
+    return Group(f"{_search_name(beam)}, {size}, {count}", SINGLE, tasks)
+
+
 def translating(workdir: Path, text: Path, exported: Path, beam: int) -> Group:
     """Return the workers that translate text, all by the same parameters.
 
@@ -127,11 +146,15 @@ def translating(workdir: Path, text: Path, exported: Path, beam: int) -> Group:
       exported: what ``export.py`` makes of both.
       beam: 1 for greedy search.
     """
-    name = json.loads((workdir / "config.json").read_text())["name"]
+    settings = json.loads((workdir / "config.json").read_text())
+    dtypes, others, programs = BOTH, TRANSLATORS, PROGRAMS
+    if settings["model"].get("kind") == "rnn":
+        dtypes, others, programs = SINGLE, {"PyTorch": SINGLE}, RECURRENT
     own = {"workdir": workdir, "input": text}
-    tasks = _tasks("translate", {"ours": BOTH}, **own, beam=beam)
-    tasks |= _tasks("translate", TRANSLATORS, folder=exported, beam=beam)
-    return Group(f"`translate`, {name}, {_search_name(beam)}", BOTH, tasks)
+    tasks = _tasks("translate", {"ours": dtypes}, **own, beam=beam)
+    tasks |= _tasks("translate", others, programs, folder=exported, beam=beam)
+    title = f"`translate`, {settings['name']}, {_search_name(beam)}"
+    return Group(title, dtypes, tasks)
 
 
 def _search_name(beam: int) -> str:
@@ -139,11 +162,14 @@ def _search_name(beam: int) -> str:
 
 
 def _tasks(
-    work: str, systems: Mapping[str, tuple[str, ...]], **options: object
+    work: str,
+    systems: Mapping[str, tuple[str, ...]],
+    programs: Mapping[str, str] = PROGRAMS,
+    **options: object,
 ) -> dict[str, list[str]]:
     flags = [f"--{name}={value}" for name, value in options.items()]
     return {
-        f"{system} {dtype}": [PROGRAMS[system], work, f"--dtype={dtype}", *flags]
+        f"{system} {dtype}": [programs[system], work, f"--dtype={dtype}", *flags]
         for system, dtypes in systems.items()
         for dtype in dtypes
     }
@@ -155,6 +181,12 @@ GROUPS = {
     "greedy-base": searching("base", 32, 1),
     "beam-base": searching("base", 32, 4),
     "greedy-base-1": searching("base", 1, 1),
+    **{f"train-{size}": training_recurrent(size) for size in sizes.RECURRENT},
+    **{
+        f"{name}-{size}": searching_recurrent(size, beam)
+        for size in sizes.RECURRENT
+        for name, beam in (("greedy", 1), ("beam", 5))
+    },
 }
 GPU_GROUPS = {
     f"train-{length}": training_on_gpu(rows, length)
@@ -176,7 +208,8 @@ def main(arguments: Sequence[str]) -> int:
     values = _parse(arguments)
     measured: dict[str, dict[str, Worker]] = {}
     rows: list[list[str]] = []
-    notes: list[str] = []
+    losses: list[str] = []
+    scores: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
         groups = GROUPS | GPU_GROUPS | _text_groups(values, Path(folder))
         for name in (name for name in values.table if name != START):
@@ -187,14 +220,15 @@ def main(arguments: Sequence[str]) -> int:
             for dtype in group.dtypes:
                 rows.append(report.ratio_row(group.title, dtype, workers, device))
             if name in TEXT:  # scores depend on no search: one note says all
-                notes = report.score_notes(weights.load(Path(folder))[1], workers)
+                scores = report.score_notes(weights.load_task(Path(folder)), workers)
+            losses += report.loss_notes(group.title, workers)
             measured[name] = workers
     starts = measure_start(values.rounds) if START in values.table else {}
     if starts:
         rows.append(report.start_row("start of `transformer train`, small", starts))
     everyone = [one for workers in measured.values() for one in workers.values()]
     about = report.caption(values.rounds, everyone, values.device)
-    print("\n\n".join([report.table(rows, values.device), *notes, about]))
+    print("\n\n".join([report.table(rows, values.device), *losses, *scores, about]))
     if values.output:
         facts = {"about": about, "groups": _records(measured), START: starts}
         values.output.write_text(json.dumps(facts, indent=1) + "\n")

@@ -6,6 +6,7 @@ Whoever is measured reads this file, so it needs numpy alone.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +28,32 @@ SIZES = {
     "base": Size(6, 512, 2048, 8, 37_000),  # the paper's
     "small": Size(3, 256, 1024, 4, 8_000),
 }
+
+
+class Recurrent(NamedTuple):
+    """Sizes of a recurrent encoder-decoder in which no two tables are one."""
+
+    member: str  # "cgru", or "luong" with score general and input feeding
+    embedding: int
+    units: int  # of each direction and of the decoder
+    layers: int  # of luong's two stacks
+    d_model: int  # what the output matrix is multiplied by
+    source: int  # rows of the tables
+    target: int
+    dropout: tuple[float, float, float]  # of embeddings, annotations and readout
+    normed: bool = False  # layer normalisation inside the cells of cgru's encoder
+
+
+# Captions in joint BPE of 10,000 merges have so many types on each side.
+RECURRENT = {
+    "cgru": Recurrent("cgru", 128, 256, 1, 128, 5_204, 7_066, (0.3, 0.5, 0.5)),
+    "luong": Recurrent("luong", 512, 512, 2, 512, 5_204, 7_066, (0.2, 0.2, 0.2)),
+}
+RECURRENT_ROWS, RECURRENT_LENGTH = 32, 16  # of a training batch
+CAPTIONS = 1_000
+SLOTS = 4_096  # padded source tokens of which captions are searched for at once
+EXTRA = 1  # tokens that an output may have more than its source: EOS too counts
+ALPHA = 0.6  # of the length penalty
 ROWS, LENGTH = 64, 32  # of a training batch; LENGTH also of what is translated
 ACCELERATED = ((776, 32), (96, 256))  # the same on accelerators: the paper's 25,000
 DROPOUT = 0.1  # on sub-layers and embeddings, as the paper has it
@@ -73,6 +100,32 @@ def training_batch(
     return source, target
 
 
+def recurrent_batch(size: Recurrent) -> tuple[np.ndarray, np.ndarray]:
+    """Return source and target ids of a training step of a recurrent model."""
+    source, target = (
+        sentences(vocabulary, RECURRENT_ROWS, RECURRENT_LENGTH, 0.85, seed)
+        for seed, vocabulary in enumerate((size.source, size.target))
+    )
+    return source, target
+
+
+def captions(vocabulary: int, count: int) -> list[list[int]]:
+    """Make sentences as long as the captions of Multi30k, 5 to 34 tokens and EOS.
+
+    Args:
+      vocabulary: V.
+      count: of the sentences.
+
+    Returns:
+      Their ids, each with EOS, the longest not first.
+    """
+    draw = np.random.default_rng(0)
+    lengths = np.clip(np.exp(draw.normal(np.log(12.5), 0.35, count)), 5, 34).astype(int)
+    ids = sentences(vocabulary, count, int(lengths.max()))
+    rows = zip(ids.tolist(), lengths.tolist(), strict=True)
+    return [[*row[: length - 1], EOS + 1, EOS] for row, length in rows]
+
+
 def inner_dropout(device: str) -> float:
     """Return the dropout on attention weights and inner activations.
 
@@ -92,6 +145,16 @@ def padded(sequences: list[list[int]]) -> np.ndarray:
     """Return sequences as one array (B, length of the longest), padded."""
     longest = max(map(len, sequences))
     return np.array([ids + [PAD] * (longest - len(ids)) for ids in sequences])
+
+
+def in_groups(lengths: Sequence[int]) -> list[list[int]]:
+    """Return numbers of sentences in batches of similar length, of ``SLOTS`` slots."""
+    groups: list[list[int]] = []
+    for row in np.argsort(lengths, kind="stable").tolist():
+        if not groups or lengths[row] * (len(groups[-1]) + 1) > SLOTS:
+            groups.append([])
+        groups[-1].append(row)
+    return groups
 
 
 def cores() -> int:

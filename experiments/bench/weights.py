@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from sizes import EPSILON, LENGTH, Size
+from sizes import EPSILON, LENGTH, Recurrent, Size
 
 
 class Weights(NamedTuple):
@@ -28,6 +28,19 @@ class Weights(NamedTuple):
     size: Size
     epsilon: float
     positions: np.ndarray
+    arrays: dict[str, np.ndarray]
+
+
+class RecurrentWeights(NamedTuple):
+    """A recurrent model.
+
+    Attributes:
+      size: its sizes.
+      arrays: its parameters by name, float32; without "output", or without
+        "target_embedding" too, that table is one with the table before it.
+    """
+
+    size: Recurrent
     arrays: dict[str, np.ndarray]
 
 
@@ -97,19 +110,105 @@ def draw(size: Size, longest: int = LENGTH) -> Weights:
     return Weights(size, EPSILON, positions, arrays)
 
 
-def save(folder: Path, weights: Weights, task: Task) -> None:
+def recurrent_shapes(size: Recurrent) -> dict[str, tuple[int, ...]]:
+    """Return name and shape of every parameter of a recurrent model."""
+    found = {
+        "source_embedding": (size.source, size.embedding),
+        "target_embedding": (size.target, size.embedding),
+        "output": (size.target, size.d_model),
+    }
+    return found | (_cgru if size.member == "cgru" else _luong)(size)
+
+
+def _cgru(size: Recurrent) -> dict[str, tuple[int, ...]]:
+    m, n, wide = size.embedding, size.units, size.d_model
+    cells = {f"encoder_0.cells_{way}": m for way in ("forward", "backward")}
+    cells |= {"decoder.first": m, "decoder.second": 2 * n}
+    found: dict[str, tuple[int, ...]] = {
+        "decoder.kernel_query": (n, 2 * n),
+        "decoder.energy": (2 * n,),
+    }
+    for name, width in cells.items():
+        found[f"{name}.kernel_input"] = (width, 3 * n)
+        found[f"{name}.kernel_state"] = (n, 3 * n)
+        found[f"{name}.bias_input"] = (3 * n,)
+        found[f"{name}.bias_state"] = (n,)
+        if size.normed and name.startswith("encoder"):
+            found[f"{name}.bias_state"] = (3 * n,)
+            found[f"{name}.gain_input"] = found[f"{name}.gain_state"] = (3 * n,)
+    linears = {"begin": (2 * n, n), "keys": (2 * n, 2 * n)}
+    linears |= {f"readouts_{i}": (k, wide) for i, k in enumerate((n, m, 2 * n))}
+    for name, (inputs, outputs) in linears.items():
+        found[f"decoder.{name}.kernel"] = (inputs, outputs)
+        found[f"decoder.{name}.bias"] = (outputs,)
+    return found
+
+
+def _luong(size: Recurrent) -> dict[str, tuple[int, ...]]:
+    n, wide = size.units, size.d_model
+    found: dict[str, tuple[int, ...]] = {
+        "decoder.kernel_query": (n, n),
+        "decoder.kernel_context": (n, wide),
+        "decoder.kernel_state": (n, wide),
+        "decoder.kernel_feeding": (wide, 4 * n),
+    }
+    for i in range(size.layers):
+        width = n if i else size.embedding
+        for name in (f"encoder_{i}.cells_forward", f"decoder.cells_{i}"):
+            found[f"{name}.kernel_input"] = (width, 4 * n)
+            found[f"{name}.kernel_state"] = (n, 4 * n)
+            found[f"{name}.bias_input"] = (4 * n,)
+    return found
+
+
+def draw_recurrent(size: Recurrent) -> RecurrentWeights:
+    """Draw a recurrent model: everybody who draws it has the same."""
+    numbers = np.random.default_rng(0)
+
+    def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray:
+        fan = shape[1] if name.endswith(("embedding", "output")) else shape[0]
+        deviation = 0.1 if len(shape) == 1 else fan**-0.5
+        return numbers.normal(0, deviation, shape).astype(np.float32)
+
+    shapes = recurrent_shapes(size)
+    arrays = {name: parameter(name, shape) for name, shape in shapes.items()}
+    return RecurrentWeights(size, arrays)
+
+
+def save(folder: Path, weights: Weights | RecurrentWeights, task: Task) -> None:
     """Write parameters.npz and task.json."""
-    arrays: dict[str, Any] = weights.arrays | {"positions": weights.positions}
+    arrays: dict[str, Any] = dict(weights.arrays)
+    facts: dict[str, Any] = {"size": weights.size}
+    if isinstance(weights, Weights):
+        arrays["positions"] = weights.positions
+        facts["epsilon"] = weights.epsilon
     np.savez(folder / "parameters.npz", **arrays)
-    facts = {"size": weights.size, "epsilon": weights.epsilon}
     facts |= dataclasses.asdict(task)
     (folder / "task.json").write_text(json.dumps(facts))
 
 
 def load(folder: Path) -> tuple[Weights, Task]:
-    """Read what ``save`` wrote."""
-    with np.load(folder / "parameters.npz", allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
-    facts = json.loads((folder / "task.json").read_text())
+    """Read what ``save`` wrote of a Transformer."""
+    arrays, facts = _read(folder)
     size, epsilon = Size(*facts.pop("size")), facts.pop("epsilon")
     return Weights(size, epsilon, arrays.pop("positions"), arrays), Task(**facts)
+
+
+def load_recurrent(folder: Path) -> tuple[RecurrentWeights, Task]:
+    """Read what ``save`` wrote of a recurrent model."""
+    arrays, facts = _read(folder)
+    size = Recurrent(*facts.pop("size"))
+    return RecurrentWeights(size, arrays), Task(**facts)
+
+
+def load_task(folder: Path) -> Task:
+    """Read the task that ``save`` wrote, whatever the model."""
+    _, facts = _read(folder)
+    names = {field.name for field in dataclasses.fields(Task)}
+    return Task(**{name: facts[name] for name in names})
+
+
+def _read(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    with np.load(folder / "parameters.npz", allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    return arrays, json.loads((folder / "task.json").read_text())

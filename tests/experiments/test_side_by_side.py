@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from support import torch_cases as cases
 from support.configs import base
 from support.paths import BENCH
 
@@ -29,6 +30,7 @@ sys.path.append(str(BENCH))
 
 import arena
 import export
+import ours_rnn
 import report
 import side_by_side
 import sizes
@@ -258,15 +260,33 @@ def test_differences_of_scores_are_those_of_float32_a_token():
     assert second.startswith("CTranslate2 ") and "at most 2.5e-02 per token" in second
 
 
+def test_a_loss_that_differs_is_told():
+    workers = by_name(
+        measured("ours float32", 1.0, loss=8.5),
+        measured("PyTorch float32", 1.0, loss=8.25),
+        measured("transformers float32", 1.0),
+    )
+    (note,) = report.loss_notes("training, cgru", workers)
+    assert note.startswith("PyTorch ") and "training, cgru" in note
+    assert note.endswith("is 8.250000, and ours differs by 2.5e-01.")
+    del workers["PyTorch float32"]
+    assert report.loss_notes("training, cgru", workers) == []
+
+
 # ---- the command ---------------------------------------------------------------------
 
 
 def test_every_worker_of_every_group_has_a_program_that_takes_its_flags(tmp_path):
-    (tmp_path / "config.json").write_text('{"name": "run", "decode": {"beam": 5}}')
-    text = side_by_side.translating(tmp_path, Path("text"), Path("folder"), beam=5)
-    assert text.title == "`translate`, run, beam 5"
+    texts = []
+    for kind in ("transformer", "rnn"):
+        settings = {"name": "run", "model": {"kind": kind}}
+        (tmp_path / "config.json").write_text(json.dumps(settings))
+        texts.append(side_by_side.translating(tmp_path, Path("a"), Path("b"), beam=5))
+        assert texts[-1].title == "`translate`, run, beam 5"
+    # Nobody else has our recurrent models.
+    assert [*texts[1].tasks] == ["ours float32", "PyTorch float32"]
     groups = side_by_side.GROUPS | side_by_side.GPU_GROUPS
-    for group in (*groups.values(), text):
+    for group in (*groups.values(), *texts):
         assert {f"ours {dtype}" for dtype in group.dtypes} <= set(group.tasks)
         for name, (program, work, *flags) in group.tasks.items():
             source = (BENCH / program).read_text()
@@ -351,6 +371,19 @@ def test_sentences_are_ragged_and_frequent_words_are_frequent():
     assert first / tenth == pytest.approx(10, rel=0.15)
 
 
+def test_captions_end_and_each_is_in_one_batch():
+    sources = sizes.captions(1000, 300)
+    lengths = [len(ids) for ids in sources]
+    assert (min(lengths), max(lengths)) == (6, 35)  # EOS included
+    assert 13 < np.mean(lengths) < 16 and lengths[0] != 35
+    assert all(ids.index(sizes.EOS) == len(ids) - 1 for ids in sources)
+    assert sizes.PAD not in np.concatenate(sources)
+    groups = sizes.in_groups(lengths)
+    assert sorted(row for rows in groups for row in rows) == [*range(300)]
+    padded = [len(rows) * max(lengths[row] for row in rows) for rows in groups]
+    assert max(padded) <= sizes.SLOTS < padded[0] + padded[1]
+
+
 SETTINGS = base(
     **{
         "data.max_length": 24,
@@ -384,6 +417,23 @@ def translator() -> Translator:
     params = jax.jit(functools.partial(models.init, model))(jax.random.key(3))
     params = jax.tree_util.tree_map_with_path(unequal, params)
     return Translator(SETTINGS, vocabulary, params)
+
+
+def recurrent(size: sizes.Recurrent) -> Translator:
+    """Return a translator of bytes by a recurrent model with the parameters drawn."""
+    vocabulary = tokenizers.Vocabulary(tokenizers.Bytes(), tokenizers.Bytes())
+    settings = ours_rnn.set_up(size, "float32")
+    decoding = dataclasses.replace(settings.decode, extra_tokens=5, tokens=64)
+    settings = dataclasses.replace(settings, decode=decoding)
+    params = ours_rnn.tree(weights.draw_recurrent(size).arrays)
+    return Translator(settings, vocabulary, params)
+
+
+BYTES = tokenizers.Bytes().size
+RECURRENT = {
+    name: sizes.Recurrent(*chosen[:5], BYTES, BYTES, *chosen[7:])
+    for name, chosen in cases.MODELS.items()
+}
 
 
 def changed(translator: Translator, **model: Any) -> Translator:
@@ -431,6 +481,50 @@ def test_a_drawn_model_has_the_parameters_of_ours(size):
     }
 
 
+@pytest.mark.parametrize(
+    "size",
+    [*sizes.RECURRENT.values(), sizes.RECURRENT["cgru"]._replace(normed=True)],
+    ids=[*sizes.RECURRENT, "cgru normed"],
+)
+def test_a_drawn_recurrent_model_has_the_parameters_of_ours(size):
+    settings = ours_rnn.set_up(size, "float32")
+    tree = models.abstract(models.make(settings, size.source, size.target))
+    assert weights.recurrent_shapes(size) == {
+        jax.tree_util.keystr(path, simple=True, separator="."): leaf.shape
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_parameters_keep_names_and_sizes_on_their_way(name, tmp_path):
+    size, task = RECURRENT[name], weights.Task([[3]], [[0]], 9, 0.6, [[3]], [-1.0])
+    weights.save(tmp_path, export.take_recurrent(recurrent(size)), task)
+    given, same = weights.load_recurrent(tmp_path)
+    assert same == weights.load_task(tmp_path) == task
+    assert weights.Recurrent(*given.size) == size._replace(dropout=[0.0] * 3)
+    drawn = weights.draw_recurrent(size).arrays
+    assert given.arrays.keys() == drawn.keys()
+    for key, array in drawn.items():
+        np.testing.assert_array_equal(given.arrays[key], array)
+
+
+@pytest.mark.parametrize(
+    "name, change, key",
+    [
+        ("cgru", {"member": "rnnsearch"}, "member"),
+        ("cgru", {"reverse_source": True}, "reverse_source"),
+        ("luong", {"score": "dot"}, "score"),
+        ("luong", {"attention": "local_p"}, "attention"),
+    ],
+)
+def test_a_recurrent_model_that_torch_has_not_is_refused(name, change, key):
+    translator = recurrent(RECURRENT[name])
+    model = dataclasses.replace(translator.settings.model, **change)
+    translator.settings = dataclasses.replace(translator.settings, model=model)
+    with pytest.raises(UserError, match=f"model.{key}: expected .*, got "):
+        export.take_recurrent(translator)
+
+
 def test_a_task_has_every_sentence_in_one_batch(translator):
     lines = ["a", "bcd", "e" * 20, "fg"]
     task = export.make_task(translator, lines)
@@ -457,13 +551,8 @@ def test_a_line_without_text_is_refused(tmp_path):
         export.read_sentences(path)
 
 
-@pytest.mark.parametrize(
-    "program, module",
-    [("peer_transformers", "transformers"), ("peer_ctranslate2", "ctranslate2")],
-)
-def test_a_peer_with_the_same_parameters_is_the_same_model(
-    translator, exported, program, module
-):
+def translating(program: str, module: str, exported: Path, beam: int) -> arena.Worker:
+    """Return what a peer says of its translations of an export; skip without it."""
     look = f"import importlib.util as u; print(u.find_spec({module!r}) is not None)"
     found = subprocess.run(
         [PEERS_PYTHON, "-c", look], capture_output=True, text=True, check=True
@@ -471,13 +560,24 @@ def test_a_peer_with_the_same_parameters_is_the_same_model(
     if found.stdout.strip() != "True":
         pytest.skip(f"no {module} in {PEERS_PYTHON}; PEERS_PYTHON names another")
     command = [PEERS_PYTHON, str(BENCH / f"{program}.py"), "translate"]
-    options = [f"--folder={exported}", "--dtype=float32", "--beam=1"]
+    options = [f"--folder={exported}", "--dtype=float32", f"--beam={beam}"]
     peer = arena.Worker(module, [*command, *options], {})
     try:
         peer.start()
     finally:
         peer.close()
     assert not peer.trouble
+    return peer
+
+
+@pytest.mark.parametrize(
+    "program, module",
+    [("peer_transformers", "transformers"), ("peer_ctranslate2", "ctranslate2")],
+)
+def test_a_peer_with_the_same_parameters_is_the_same_model(
+    translator, exported, program, module
+):
+    peer = translating(program, module, exported, beam=1)
     _, task = weights.load(exported)
     lengths = np.array([len(ids) for ids in task.targets])
     # A log-probability is a sum of logits around 10, some 100 roundings deep.
@@ -486,6 +586,16 @@ def test_a_peer_with_the_same_parameters_is_the_same_model(
     assert errors.max() < allowed
     ours = [found[0].ids for found in translator.hypotheses(LINES, beam=1)]
     assert peer.info["outputs"] == ours
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_torch_translates_an_exported_run_as_ours_does(name, tmp_path):
+    translator = recurrent(RECURRENT[name])
+    task = export.make_task(translator, LINES)
+    weights.save(tmp_path, export.take_recurrent(translator), task)
+    peer = translating("peer_torch_rnn", "torch", tmp_path, beam=3)
+    found = translator.hypotheses(LINES, beam=3, length_penalty="power")
+    assert peer.info["outputs"] == [best[0].ids for best in found]
 
 
 def test_a_worker_s_versions_are_those_installed():

@@ -65,11 +65,18 @@ BENCH_KNOWN_BY = {
     "accelerator": {"accelerator/", "on_accelerator.py"},
     "ctranslate2": {"peer_ctranslate2.py"},
     "export": {"ours.py"},
-    "jax": {"export.py", "on_device.py", "ours.py"},
-    "peer_torch": {"peer_transformers.py"},
+    "flax": {"ours_rnn.py"},
+    "jax": {"export.py", "on_device.py", "ours.py", "ours_rnn.py"},
+    "ours": {"ours_rnn.py"},
+    "peer_torch": {"peer_torch_rnn.py", "peer_transformers.py"},
     "side_by_side": {"accelerator/"},
-    "torch": {"peer_torch.py", "peer_transformers.py"},
-    "transformer": {"export.py", "on_device.py", "ours.py"},
+    "torch": {
+        *("peer_torch.py", "peer_torch_rnn.py", "peer_transformers.py"),
+        *("torch_rnn.py", "torch_search.py"),
+    },
+    "torch_rnn": {"peer_torch_rnn.py", "torch_search.py"},
+    "torch_search": {"peer_torch_rnn.py"},
+    "transformer": {"export.py", "on_device.py", "ours.py", "ours_rnn.py"},
     "transformers": {"peer_transformers.py"},
 }
 WITHOUT_JAX = {"__init__.py", "__main__.py", "search.py"}

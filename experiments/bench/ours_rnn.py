@@ -1,0 +1,110 @@
+"""This project's recurrent models as a worker, of the sizes and parameters of peers.
+
+python experiments/bench/ours_rnn.py captions --size=cgru --dtype=float32 --beam=5
+"""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import ours
+import sizes
+import weights
+import worker
+from flax.traverse_util import unflatten_dict
+
+from transformer import config, models, objective, parallel
+from transformer.data import tokenizers
+from transformer.tools.bench.training import Stepper
+from transformer.translate import Translator
+
+_OF_LUONG = {"score": "general", "attention": "global", "feeding": True}
+_OF_OTHERS = {"score": "none", "attention": "none", "feeding": False}
+
+
+def train(size: str, dtype: str) -> worker.Work:
+    """Make updates on one batch, from the parameters that the peers start from."""
+    parallel.start("cpu")
+    shape = sizes.RECURRENT[size]
+    settings = parallel.sizes.here(set_up(shape, dtype), shape.target)
+    model = models.make(settings, shape.source, shape.target)
+    params = tree(weights.draw_recurrent(shape).arrays)
+    source, target = sizes.recurrent_batch(shape)
+    stepper = Stepper(settings, model, {"source": source, "target": target})
+    stepper.state = stepper.state._replace(params=params)
+    sums = objective.batch_sums(settings, model, params, stepper.batch)
+    done = ours.work(stepper, "cpu")
+    compiled = {"compile_seconds": stepper.compile_seconds}
+    loss = {"loss": float(sums.loss / sums.weight)}  # before dropout
+    # The first steps donate what the sums above are made of.
+    return done._replace(info=done.info | jax.block_until_ready(loss) | compiled)
+
+
+def captions(size: str, dtype: str, beam: int) -> worker.Work:
+    """Translate sentences as long as captions, each into as many tokens."""
+    parallel.start("cpu")
+    shape = sizes.RECURRENT[size]
+    vocabulary = tokenizers.Vocabulary(_words(shape.source), _words(shape.target))
+    params = tree(weights.draw_recurrent(shape).arrays)
+    translator = Translator(set_up(shape, dtype), vocabulary, params)
+    sources = sizes.captions(shape.source, sizes.CAPTIONS)
+    lines = [vocabulary.source.decode(ids[:-1]) for ids in sources]
+    return ours.translations(translator, lines, beam)
+
+
+def _words(rows: int) -> tokenizers.Whitespace:
+    return tokenizers.Whitespace([f"w{i}" for i in range(sizes.EOS + 1, rows)])
+
+
+def set_up(size: sizes.Recurrent, dtype: str) -> config.Config:
+    """Return experiments/base.py with a recurrent model and nothing smoothed."""
+    values = runpy.run_path(str(ours.BASE))["get_config"]().to_dict()
+    values["model"] = keys(size, dtype)
+    values["tokenizer"]["joint"] = False
+    values["loss"]["smoothing"] = 0.0
+    values["decode"] |= {"tokens": sizes.SLOTS, "extra_tokens": sizes.EXTRA}
+    return config.resolve(values)
+
+
+def keys(size: sizes.Recurrent, dtype: str) -> dict[str, Any]:
+    """Return the keys of ``config.model``.
+
+    Args:
+      size: of the model.
+      dtype: of the operands of products.
+    """
+    return {
+        "kind": "rnn",
+        "vocab_size": 0,
+        "member": size.member,
+        "d_model": size.d_model,
+        "embedding": size.embedding,
+        "units": size.units,
+        "layers": size.layers,
+        "dropout": size.dropout[0],
+        "context_dropout": size.dropout[1],
+        "readout_dropout": size.dropout[2],
+        "encoder_norm": size.normed,
+        "tying": "none",
+        "dtype": dtype,
+        "reverse_source": False,
+        "window": 0,
+        "max_positions": 0,
+        **(_OF_LUONG if size.member == "luong" else _OF_OTHERS),
+    }
+
+
+def tree(arrays: Mapping[str, np.ndarray]) -> Any:
+    """Return parameters by name as the tree of a model."""
+    return unflatten_dict(
+        {tuple(name.split(".")): jnp.asarray(x) for name, x in arrays.items()}
+    )
+
+
+if __name__ == "__main__":
+    worker.run(train, captions)
