@@ -22,7 +22,12 @@ from transformer.run import checkpoints, folder
 from transformer.run.checkpoints import Checkpoints
 from transformer.run.meter import LARGEST, diverged
 from transformer.run.records import announce
-from transformer.translate import Translator, abstract_params, open_run
+from transformer.translate import (
+    Translator,
+    abstract_params,
+    chosen_step,
+    open_run,
+)
 
 _SAMPLES = 10
 
@@ -47,7 +52,8 @@ def evaluate(
     Args:
       workdir: folder of the run.
       split: "test" or "validation".
-      step: of the checkpoint, None = the last.
+      step: of the checkpoint, None = the last, or the best where ``decode.checkpoint``
+        says so.
       average: K, None = ``decode.average`` of the configuration.
       log: takes the results, one line at a time.
 
@@ -76,21 +82,27 @@ def evaluate_held(
     prepared = prepare(settings, workdir)
     sized = sizes.here(settings, prepared.vocabulary.target.size)
     log(sizes.line(sized))
+    name: str = settings.decode.checkpoint if step is None else "last"
     with Checkpoints(workdir / "checkpoints", settings.train.keep, log) as saved:
-        newest = max(saved.steps(), default=None)
+        newest, chosen = max(saved.steps(), default=0), chosen_step(settings, saved)
         abstract = abstract_params(settings, prepared.vocabulary)
-        last, tree, metadata = saved.restore({"params": abstract}, step)
+        wished = chosen if step is None else step
+        last, tree, metadata = saved.restore({"params": abstract}, wished)
     digest = prepared.vocabulary.digest
     checkpoints.check_vocabulary(saved.folder / str(last), metadata, digest)
-    models = {"last": tree["params"]}
-    averaged = steps_to_average(workdir, settings, average, last)
-    wanted = steps_to_average(workdir, settings, None, newest)
-    usual = split == "test" and last == newest and averaged == wanted
+    models = {name: tree["params"]}
+    final = newest if chosen is None else chosen
+    averaged, wanted = [last], [final]
+    if name == "last" or average is not None:
+        averaged = steps_to_average(workdir, settings, average, last)
+        wanted = steps_to_average(workdir, settings, None, newest)
+    usual = split == "test" and last == final and averaged == wanted
     if len(averaged) > 1:
         models["average"] = averaged_params(workdir, settings, prepared, averaged, log)
     results: dict[str, Any] = {
         "split": split,
         "step": last,
+        "trained": newest,
         "averaged_steps": averaged,
         "average_of": settings.decode.average if average is None else average,
         "beam": settings.decode.beam,
@@ -108,7 +120,7 @@ def evaluate_held(
         results[name] = measured
         _report(
             name,
-            last if name == "last" else averaged,
+            averaged if name == "average" else last,
             split,
             settings.data.measure,
             measured,
@@ -170,8 +182,9 @@ def _report(
     measured: dict[str, Any],
     log: Callable[[str], None],
 ) -> None:
-    if name == "last":
-        log(f"--- {split}, checkpoint of step {steps:,}")
+    if name != "average":
+        which = "best checkpoint, of" if name == "best" else "checkpoint of"
+        log(f"--- {split}, {which} step {steps:,}")
     else:
         listed = ", ".join(f"{step:,}" for step in steps)
         log(f"--- {split}, average of {len(steps)} checkpoints: steps {listed}")

@@ -32,6 +32,9 @@ class State(NamedTuple):
     params: Any
     opt_state: optax.ApplyIfFiniteState
     key: jax.Array  # () the seed that dropout is derived from, by step and place
+    # () what updates are multiplied by, None where nothing changes the learning rate
+    # from outside; not part of a checkpoint, see ``run.course``
+    factor: jax.Array | None = None
 
 
 class Gradient(NamedTuple):
@@ -50,7 +53,9 @@ def init_state(settings: Config, model: Model) -> State:
         params = stacks.stack(model.stacks, params)
     rule = optimizer.make_optimizer(settings.optimizer, settings.model.d_model)
     seed = jnp.uint32(settings.seed)
-    return State(jnp.zeros((), jnp.int32), params, rule.init(params), seed)
+    changes = settings.optimizer.schedule in ("plateau", "epochs")
+    factor = jnp.ones(()) if changes else None
+    return State(jnp.zeros((), jnp.int32), params, rule.init(params), seed, factor)
 
 
 def dropout_key(seed: jax.Array, step: jax.Array) -> dropout.Key | None:
@@ -169,19 +174,24 @@ def halves(settings: Config, model: Model, mesh: Mesh | None) -> Halves:
         updates, opt_state = rule_update(
             grads, state.opt_state, state.params, norm=norm
         )
+        rate = schedule(state.step - state.opt_state.total_notfinite)
+        if state.factor is not None:
+            rate *= state.factor
+            updates = jax.tree.map(lambda x: x * state.factor, updates)
         metrics = {
             "loss": gradient.sums.loss / weight,
             "nll": gradient.sums.nll / weight,
             "accuracy": gradient.sums.correct / weight,
             "grad_norm": norm,
-            "learning_rate": schedule(state.step - state.opt_state.total_notfinite),
+            "learning_rate": rate,
             "source_tokens": gradient.source_tokens,
             "target_tokens": gradient.target_tokens,
             "skipped": opt_state.total_notfinite,
             "skipped_in_a_row": opt_state.notfinite_count,
         }
         params = optax.apply_updates(state.params, updates)
-        return State(state.step + 1, params, opt_state, state.key), metrics
+        new = state._replace(step=state.step + 1, params=params, opt_state=opt_state)
+        return new, metrics
 
     return Halves(differentiate, update)
 

@@ -12,24 +12,26 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
-from transformer import config, fitting, models, objective, parallel
+from transformer import config, fitting, models, parallel, validation
 from transformer.config import Config
 from transformer.data import batches
 from transformer.evaluate import evaluate_held
 from transformer.nn import optimizer
 from transformer.parallel import hosts, memory, sizes
 from transformer.prepare import Prepared, prepare
-from transformer.programs import compile_step
+from transformer.programs import CompiledStep, compile_step
 from transformer.run import folder
 from transformer.run.checkpoints import Checkpoints
+from transformer.run.course import Course
 from transformer.run.history import Claim
 from transformer.run.keeper import Keeper
 from transformer.run.meter import Meter
 from transformer.run.records import NoRecords, Records, announce
 from transformer.run.stop import Signals, handled
-from transformer.step import init_state
+from transformer.step import State, init_state
 
 
 def train(
@@ -72,6 +74,7 @@ def _train(
     mesh = parallel.make_mesh(settings.parallel, jax.devices())
     parallel.check(settings, mesh.shape)
     fitting.check_sizes(settings)
+    validation.check(settings)
     adopt_config(settings, workdir)
     try:
         with handled([signal.SIGTERM], _terminate):
@@ -120,8 +123,9 @@ def _introduce(
 ) -> None:
     figures, rule = plan.epoch, settings.optimizer
     # Compiled, it is one program instead of one per operation.
-    rate = jax.jit(optimizer.learning_rate)
-    peak = rate(rule.warmup, settings.model.d_model, rule.warmup, rule.scale)
+    rate = jax.jit(optimizer.make_schedule(rule, settings.model.d_model))
+    highest = max(rule.warmup - rule.step_offset, 1)
+    peak = rate(highest - 1)
     steps = plan.per_epoch / plan.lengths
     each = f"{plan.lengths} per step, " if plan.lengths > 1 else ""
     log(
@@ -130,7 +134,7 @@ def _introduce(
         f"{figures.target_tokens / steps:,.0f} target tokens per step, "
         f"{figures.padding:.1%} padding"
     )
-    log(f"learning rate: at most {float(peak):.3g}, at step {rule.warmup:,}")
+    log(f"learning rate: at most {float(peak):.3g}, at step {highest:,}")
     if mesh.size > 1:
         axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
         log(f"spread over {mesh.size} devices: {axes}, by {settings.parallel.how}")
@@ -159,22 +163,15 @@ class _Run:
     log: Callable[[str], None]
 
     def train(self, feed: Callable[..., Iterator[Any]]) -> bool:
-        """Train from the last checkpoint to the last step; False if stopped before."""
+        """Train from the last checkpoint to the end; False if stopped before."""
         settings, total = self.settings, self.settings.train.steps
         model = models.make(settings, *self.prepared.vocabulary.sizes)
         draw = functools.partial(init_state, settings, model)
-        shapes = jax.eval_shape(draw)
-        abstract = parallel.placed(self.mesh, model.partition, shapes)
-        parallel.check_divides(self.mesh.shape, model.partition, abstract.params)
-        fitting.check_state(abstract)
-        shards = parallel.row_shards(self.mesh.shape)
-        fitting.check_batches(settings, abstract, self.plan.shapes, shards)
-        fitting.check_decoding(settings, model)
+        abstract = self._fitting(model, jax.eval_shape(draw))
+        place = self.workdir / "checkpoints"
         with (
             Signals() as signals,
-            Checkpoints(
-                self.workdir / "checkpoints", settings.train.keep, self.log
-            ) as checkpoints,
+            Checkpoints(place, settings.train.keep, self.log) as checkpoints,
             contextlib.closing(
                 compile_step(settings, model, self.mesh, abstract)
             ) as train_step,
@@ -194,61 +191,28 @@ class _Run:
             # shapes would only keep the first step from its cores.
             start = max(checkpoints.steps(), default=0)
             stop = total if train_step.accelerator else min(start + 1, total)
-            train_step.begin(self._shapes(start, stop))
-            state, tokens = keeper.begin(draw, self.log)
-            first = done = int(state.step)
-            rows = functools.partial(parallel.local_rows, self.mesh)
-            due, stopping = (
-                _Due(settings.train, self.mesh, done),
-                hosts.Votes(self.mesh),
-            )
+            train_step.begin(self.shapes(start, stop))
+            state, tokens, course = keeper.begin(draw, self.log)
             record = functools.partial(keeper.record, tokens)
-            with self._records(done, record) as records:
-                meter, stopped = Meter(settings, records, tokens), False
-                for step, parts in feed(self.plan, done, total, rows):
-                    placed = [parallel.place_rows(self.mesh, part) for part in parts]
-                    if not train_step.wait(placed, signals.decisive):
-                        break
-                    state, metrics = train_step(state, *placed)
-                    meter.read()  # the step before, while this one is computed
-                    done = step + 1
-                    meter.add(done, metrics)
-                    if step == first:  # at once, not after the next shape's compilation
-                        meter.read()
-                        train_step.begin(self._shapes(first, total))
-                    validate, save = due(done)
-                    if validate or save:
-                        meter.read()
-                        nll = self._validation_nll(model, state.params)
-                        if validate:  # what the clock decides is no metric
-                            meter.validated(done, nll)
-                        if save:
-                            keeper.save(state, done, meter.tokens, nll, records.claim())
-                            due.saved(done)
-                        meter.restart()
-                    stopped = stopping.cast(bool(signals.received))
-                    if stopped:
-                        break
-                if stopped or stopping.cast(bool(signals.received)):
-                    meter.read()
-                    if due.last != done:  # one that is kept must not become temporary
-                        keeper.save(
-                            state,
-                            done,
-                            meter.tokens,
-                            None,
-                            records.claim(),
-                            temporary=True,
-                        )
-                    checkpoints.wait()
-                    self.log(
-                        f"stopped at step {done:,}; the same command resumes from there"
-                    )
+            with self._records(int(state.step), record) as records:
+                loop = _Loop(self, model, keeper, records, signals, tokens, course)
+                if not loop.run(state, train_step, feed):
                     signals.interrupt_if_asked()
                     return False
                 checkpoints.clean()
-                keeper.record(meter.tokens, records.claim(), ended=True)
+                keeper.record(loop.meter.tokens, records.claim(), ended=True)
         return True
+
+    def _fitting(self, model: models.Model, shapes: State) -> State:
+        """Return the state's shapes and shardings; refuse what cannot fit."""
+        settings = self.settings
+        abstract = parallel.placed(self.mesh, model.partition, shapes)
+        parallel.check_divides(self.mesh.shape, model.partition, abstract.params)
+        fitting.check_state(abstract)
+        shards = parallel.row_shards(self.mesh.shape)
+        fitting.check_batches(settings, abstract, self.plan.shapes, shards)
+        fitting.check_decoding(settings, model)
+        return abstract
 
     def _records(self, done: int, record: Callable[[Claim], None]) -> Records:
         if not hosts.primary():
@@ -256,17 +220,126 @@ class _Run:
         total = self.settings.train.steps
         return Records(self.workdir, total, done, self.log, record)
 
-    def _shapes(self, start: int, stop: int) -> list[batches.Shape]:
+    def shapes(self, start: int, stop: int) -> list[batches.Shape]:
         """Return the shapes of the batches of steps start .. stop - 1, each once."""
         return self.plan.shapes_between(
             start * self.plan.lengths, stop * self.plan.lengths
         )
 
-    def _validation_nll(self, model: models.Model, params: Any) -> float:
-        """Return the negative log-likelihood of the validation pairs per token."""
-        corpus = self.prepared.corpora["validation"]
-        sums = objective.corpus_sums(self.settings, model, params, corpus, self.mesh)
-        return sums["nll"] / sums["weight"]
+
+class _Loop:
+    """The steps of a run, and what goes on between them.
+
+    Args:
+      run: what it is about.
+      model: that is trained.
+      keeper: of the state.
+      records: are written.
+      signals: that stop it.
+      tokens: target tokens of the steps before.
+      course: of the validations before.
+    """
+
+    def __init__(
+        self,
+        run: _Run,
+        model: models.Model,
+        keeper: Keeper,
+        records: Records,
+        signals: Signals,
+        tokens: int,
+        course: Course,
+    ) -> None:
+        self._run, self._model, self._keeper = run, model, keeper
+        self._records, self._signals, self._course = records, signals, course
+        self._stopping = hosts.Votes(run.mesh)
+        self.meter = Meter(run.settings, records, tokens)
+
+    def run(
+        self,
+        state: State,
+        train_step: CompiledStep,
+        feed: Callable[..., Iterator[tuple[int, list[batches.Batch]]]],
+    ) -> bool:
+        """Make the steps that are left; False if stopped before the last."""
+        run, meter = self._run, self.meter
+        total = run.settings.train.steps
+        first = done = int(state.step)
+        stopped = False
+        rows = functools.partial(parallel.local_rows, run.mesh)
+        due = _Due(run.settings, run.mesh, done)
+        for step, parts in feed(run.plan, done, total, rows):
+            if why := self._course.over(run.settings):
+                run.log(f"ended at step {done:,}: {why}")
+                break
+            placed = [parallel.place_rows(run.mesh, part) for part in parts]
+            if not train_step.wait(placed, self._signals.decisive):
+                break
+            state, metrics = train_step(self._lowered(state, step), *placed)
+            meter.read()  # the step before, while this one is computed
+            done = step + 1
+            meter.add(done, metrics)
+            if step == first:  # at once, not after the next shape's compilation
+                meter.read()
+                train_step.begin(run.shapes(first, total))
+            self._validate_and_save(state, done, due)
+            if stopped := self._stopped():
+                break
+        if stopped or self._stopped():
+            self._stop(state, done, due)
+            return False
+        return True
+
+    def _lowered(self, state: State, step: int) -> State:
+        """Return the state with the learning rate's factor of a step."""
+        settings, plan = self._run.settings, self._run.plan
+        if state.factor is None:
+            return state
+        epochs = step * plan.lengths / plan.per_epoch
+        self._course = self._course.at(epochs, settings.optimizer)
+        factor = np.float32(self._course.factor)
+        return state._replace(factor=jax.device_put(factor, state.factor.sharding))
+
+    def _validate_and_save(self, state: State, done: int, due: _Due) -> None:
+        run = self._run
+        validate, save = due(done)
+        if not (validate or save):
+            return
+        self.meter.read()
+        found = validation.measure(
+            run.settings,
+            run.prepared,
+            self._model,
+            state.params,
+            run.mesh,
+            watched=validate,
+        )
+        if validate and found.value is not None:  # what the clock decides is no metric
+            self.meter.validated(done, found.metrics)
+            rule = run.settings.optimizer
+            self._course = self._course.validated(found.value, rule)
+            save = save or bool(self._course.over(run.settings))
+        if save:
+            self._save(state, done, found.value)
+            due.saved(done)
+        self.meter.restart()
+
+    def _save(self, state: State, done: int, value: float | None, **how: bool) -> None:
+        claim = self._records.claim()
+        self._keeper.save(
+            state, done, self.meter.tokens, self._course, value, claim, **how
+        )
+
+    def _stopped(self) -> bool:
+        return self._stopping.cast(bool(self._signals.received))
+
+    def _stop(self, state: State, done: int, due: _Due) -> None:
+        """Save a run that was stopped."""
+        self.meter.read()
+        if due.last != done:  # one that is kept must not become temporary
+            self._save(state, done, None, temporary=True)
+        self._keeper.checkpoints.wait()
+        self._run.log(f"stopped at step {done:,}; the same command resumes from there")
 
 
 class _Due:
@@ -276,8 +349,9 @@ class _Due:
       last: the step of the last checkpoint.
     """
 
-    def __init__(self, train: config.Train, mesh: Mesh, done: int) -> None:
-        self._train, self._clocks = train, hosts.Votes(mesh)
+    def __init__(self, settings: Config, mesh: Mesh, done: int) -> None:
+        self._train, self._clocks = settings.train, hosts.Votes(mesh)
+        self._best = settings.decode.checkpoint == "best"
         self.last, self._since = done, time.monotonic()
 
     def __call__(self, step: int) -> tuple[bool, bool]:
@@ -287,7 +361,8 @@ class _Due:
         minutes = (time.monotonic() - self._since) / 60
         late = bool(train.checkpoint_minutes) and minutes >= train.checkpoint_minutes
         by_time = self._clocks.cast(late)
-        return by_step or _every(train.evaluate_every, step), by_step or by_time
+        validate = by_step or _every(train.evaluate_every, step)
+        return validate, by_step or by_time or (validate and self._best)
 
     def saved(self, step: int) -> None:
         """Take note of a checkpoint."""

@@ -18,7 +18,7 @@ from transformer.config import Config, UserError
 from transformer.data.batches import Group, in_order
 from transformer.data.tokenizers import Vocabulary, load_vocabulary
 from transformer.ids import BOS, EOS, PAD
-from transformer.metrics.heads import align
+from transformer.metrics import heads
 from transformer.models import Model
 from transformer.parallel import hosts, memory, sizes
 from transformer.run import folder
@@ -87,6 +87,7 @@ class Translator:
             params, NamedSharding(self.mesh, parallel.REPLICATED)
         )
         self._warn = warn
+        self._checked: set[Any] = set()  # searches that fit
 
     @functools.cached_property
     def _variables(self) -> Any:
@@ -185,7 +186,7 @@ class Translator:
                 results[row] = states[: len(ids[row])]
         return results
 
-    def attention(self, source: str, target: str | None = None) -> Attention:
+    def attention(self, source: str, target: str | None = None) -> heads.Attention:
         """Return the attention weights of every layer and head for a pair.
 
         Args:
@@ -200,7 +201,7 @@ class Translator:
 
     def attentions(
         self, source_ids: Sequence[list[int]], target_ids: Sequence[list[int]]
-    ) -> Iterator[tuple[int, Attention]]:
+    ) -> Iterator[tuple[int, heads.Attention]]:
         """Yield the number of each pair, from 0, with its attention weights.
 
         Args:
@@ -209,6 +210,9 @@ class Translator:
 
         Yields:
           Pairs of similar length one after another, not in order.
+
+        Raises:
+          UserError: if the model has no attention.
         """
         lengths = [
             max(len(s), len(t) + 1) for s, t in zip(source_ids, target_ids, strict=True)
@@ -218,19 +222,19 @@ class Translator:
             spread = (self._spread(group.padded(side)) for side in (source_ids, inputs))
             found = _attention_weights(self.model, self.params, *spread)
             weights = hosts.fetch(found)
-            for place, row in enumerate(group.rows.tolist()):
-                s, t = len(source_ids[row]), len(inputs[row])
-                encoder, decoder, cross = (
-                    weights[kind][place] for kind in ("encoder", "decoder", "cross")
+            if not weights:
+                kind = self.settings.model.kind
+                raise UserError(
+                    f"model: expected one with attention, got a model of kind {kind} "
+                    "without any; choose another run"
                 )
+            for place, row in enumerate(group.rows.tolist()):
                 yield (
                     row,
-                    Attention(
+                    heads.of_pair(
+                        {kind: one[place] for kind, one in weights.items()},
                         self.vocabulary.source.pieces(source_ids[row]),
                         self.vocabulary.target.pieces(inputs[row]),
-                        encoder[..., :s, :s],
-                        decoder[..., :t, :t],
-                        cross[..., :t, :s],
                     ),
                 )
 
@@ -265,7 +269,7 @@ class Translator:
                     "change it"
                 )
             chosen = max(layers - 1, 1) if layer is None else layer
-            results[row] = align(
+            results[row] = heads.align(
                 found.cross[chosen - 1].mean(0),
                 self.vocabulary.source.words(source_ids[row][:-1]),
                 self.vocabulary.target.words(target_ids[row]),
@@ -312,11 +316,6 @@ class Translator:
         length = source.shape[1] + extra
         padded = np.zeros(len(source), np.uint32)
         padded[: len(numbers)] = numbers
-        rows = len(source) // self.mesh.size
-        check = fitting.SearchCheck(
-            self.settings, self.model, how, rows, source.shape[1], length
-        )
-        check.before(self._variables)
         arguments = (
             dataclasses.replace(how, seed=0),  # one program for all seeds
             self.model,
@@ -329,10 +328,23 @@ class Translator:
             np.uint32(how.seed),
         )
         with memory.enough(*fitting.search_memory(how)):
-            # What is compiled here is what the call runs.
-            check.compiled(search.lower(*arguments).compile())
+            self._check(how, source.shape, arguments)
             found = hosts.fetch(search(*arguments))
         return [self._read(found, row, how.n_best) for row in range(len(numbers))]
+
+    def _check(self, how: Search, shape: tuple[int, ...], arguments: Any) -> None:
+        """Refuse a program that cannot fit into memory, when it is first called."""
+        program = arguments[0], shape
+        if program in self._checked:
+            return
+        rows, length = shape
+        check = fitting.SearchCheck(
+            self.settings, self.model, how, rows // self.mesh.size, length, arguments[3]
+        )
+        check.before(self._variables)
+        # What is compiled here is what the call runs.
+        check.compiled(search.lower(*arguments).compile())
+        self._checked.add(program)
 
     def _read(
         self, found: decode.Hypotheses, row: int, count: int
@@ -353,25 +365,6 @@ class Translator:
                 )
             )
         return translations
-
-
-@dataclasses.dataclass(frozen=True)
-class Attention:
-    """Attention weights of one sentence pair, N layers of H heads.
-
-    Attributes:
-      source: S source pieces, EOS included.
-      target: T pieces of the decoder's input, from BOS.
-      encoder: (N, H, S, S) self-attention; row t holds where position t looks.
-      decoder: (N, H, T, T) masked self-attention.
-      cross: (N, H, T, S) attention of the decoder to the source.
-    """
-
-    source: list[str]
-    target: list[str]
-    encoder: np.ndarray
-    decoder: np.ndarray
-    cross: np.ndarray
 
 
 # ------------------------------------------------------------------- jitted functions
@@ -446,6 +439,24 @@ def open_run(workdir: Path) -> tuple[Config, Vocabulary]:
     return settings, load_vocabulary(corpus)
 
 
+def chosen_step(settings: Config, saved: Checkpoints) -> int | None:
+    """Return the step of the checkpoint that ``decode.checkpoint`` asks for.
+
+    None is the last.
+
+    Raises:
+      UserError: if it asks for the best, and none was validated.
+    """
+    if settings.decode.checkpoint == "last":
+        return None
+    if (best := saved.best()) is None:
+        raise UserError(
+            f"expected a checkpoint that was validated in {saved.folder}, found none; "
+            "train on, or set decode.checkpoint=last"
+        )
+    return best
+
+
 def load(
     workdir: str | Path,
     *,
@@ -458,7 +469,8 @@ def load(
     Args:
       workdir: folder of the run.
       step: of the checkpoint; None = the average of checkpoints that the final
-        evaluation or ``transformer average`` made, or else the last checkpoint.
+        evaluation or ``transformer average`` made, or else the last checkpoint, or the
+        best where ``decode.checkpoint`` says so.
       warn: is told of lines that are longer than any in training.
       beam: of the searches to come, where it is not the configured one; batches are
         smaller for a larger one, see ``sizes.py``.
@@ -473,6 +485,8 @@ def load(
         place, remedy = workdir / "averaged", "transformer average makes it anew"
     abstract = abstract_params(settings, vocabulary)
     with Checkpoints(place, settings.train.keep, warn, remedy) as checkpoints:
+        if step is None and place.name == "checkpoints":
+            step = chosen_step(settings, checkpoints)
         _, tree, metadata = checkpoints.restore({"params": abstract}, step)
     check_vocabulary(place, metadata, vocabulary.digest)
     settings = sizes.here(settings, vocabulary.target.size, beam)

@@ -213,6 +213,23 @@ def test_a_search_is_compiled_once(translator):
     assert len(found) == 1
 
 
+def test_a_search_is_checked_once(translator, monkeypatch):
+    fresh = Translator(SETTINGS, translator.vocabulary, translator.params)
+    asked, lowered = [], []
+    monkeypatch.setattr(memory, "here", lambda: asked.append(1) or 0)
+    monkeypatch.setattr(
+        fitting.SearchCheck, "compiled", lambda _, program: lowered.append(program)
+    )
+    fresh.translate(LINES, beam=3)
+    found = len(asked), len(lowered)
+    assert found[0] > 0 and found[1] == 1
+    fresh.translate(LINES[::-1], beam=3)
+    fresh.hypotheses(LINES, first=7, beam=3)
+    assert (len(asked), len(lowered)) == found
+    fresh.translate(LINES, beam=1)
+    assert (len(asked), len(lowered)) == (2 * found[0], 2)
+
+
 def test_a_configured_beam_is_refused_before_the_run(tmp_path):
     settings = tiny_run(tmp_path / "text", **{"decode.beam": 2**31 - 1})
     assert refused(train, settings, new(tmp_path)).startswith("beam: expected hypo")

@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support import reference
-from support.models import options, reference_weights
+from support import models, reference
+from support.models import RNN, options, reference_weights
 from support.reference import assert_close
 from support.translators import EXTRA, LONGEST, ROUNDINGS, SETTINGS, draw_params
 
-from transformer import config, stream, translate
+from transformer import config, stream
 from transformer.config import UserError
 from transformer.data.tokenizers import Bytes, Vocabulary
 from transformer.ids import EOS
+from transformer.metrics import heads
 from transformer.parallel import sizes
 from transformer.search import Search
 from transformer.translate import Translation, Translator
@@ -208,6 +209,34 @@ def test_attention_of_a_pair(translator):
     assert (found.encoder > 0).all() and (found.cross > 0).all()
 
 
+def recurrent(member: str, vocabulary: Vocabulary) -> Translator:
+    plain = {"kind": "rnn", "vocab_size": 0, "dropout": 0.1, "dtype": "float32"}
+    model = config.Recurrent(**plain | RNN | {"member": member})
+    settings = dataclasses.replace(SETTINGS, model=model)
+    empty = Translator(settings, vocabulary, None)
+    return Translator(settings, vocabulary, models.draw_params(empty.model))
+
+
+def test_a_model_without_self_attention_has_cross_attention_alone(translator):
+    found = recurrent("cgru", translator.vocabulary)
+    pair = found.attention("ab", "xyz")
+    assert pair.weights.keys() == {"cross"} and pair.cross.shape == (1, 1, 4, 3)
+    assert_close(pair.cross.sum(-1), np.ones((1, 1, 4)), 8)
+    with pytest.raises(UserError, match="expected cross, .* got encoder; change it"):
+        _ = pair.encoder
+    # The only layer aligns, as the last but one does where there are more.
+    weights = found.attention("a b", "x").cross[0, 0]
+    expected = int(weights[0, 2] > weights[0, :2].sum())
+    assert found.alignments(["a b"], [Bytes().encode("x")]) == [[(expected, 0)]]
+
+
+def test_a_model_without_attention_is_refused(translator):
+    found = recurrent("encdec", translator.vocabulary)
+    for look in (found.attention, lambda *x: found.alignments([x[0]], [[70]])):
+        with pytest.raises(UserError, match="expected one with attention, got"):
+            look("ab", "xyz")
+
+
 def test_attention_without_a_target_is_that_of_the_translation(translator, monkeypatch):
     monkeypatch.setattr(translator, "translate", lambda lines: [f"{lines[0]}c"])
     found = translator.attention("ab")
@@ -238,7 +267,7 @@ def test_the_last_layer_but_one_aligns(translator, monkeypatch):
     deep = Translator(settings, translator.vocabulary, None)
     cross = np.zeros((3, 2, 3, 4))  # a b _ c to x _ y, each layer its own way
     cross[0, :, :, 0], cross[1, :, :, 2], cross[2, :, :, 0] = 1, 1, 1
-    pair = translate.Attention([], [], np.empty(0), np.empty(0), cross)
+    pair = heads.Attention([], [], {"cross": cross})
     monkeypatch.setattr(deep, "attentions", lambda *_: iter([(0, pair)]))
     target = [Bytes().encode("x y")]
     assert deep.alignments(["a bc"], target) == [[(1, 0), (1, 1)]]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from support import toy
 from support.configs import base, experiment
+from support.models import RNN
 from support.runs import write_digits
 
 from transformer import config, decode, models, objective, step, train
@@ -19,22 +20,6 @@ from transformer.evaluate import evaluate
 from transformer.tools import check
 from transformer.translate import load
 
-RNN = {
-    "d_model": 16,
-    "embedding": 16,
-    "units": 12,
-    "layers": 1,
-    "tying": "two",
-    "context_dropout": 0.1,
-    "readout_dropout": 0.1,
-    "encoder_norm": False,
-    "reverse_source": False,
-    "score": "none",
-    "attention": "none",
-    "feeding": False,
-    "window": 0,
-    "max_positions": 0,
-}
 RECURRENT = ("cgru", "rnnsearch", "encdec")
 LUONG = [("general", "global"), ("concat", "local_p")]
 # The smallest sizes of each kind, or KIND:MEMBER, with a vocabulary of 23 rows.

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.configs import experiment
-from support.models import draw_params
+from support.models import RNN, draw_params
 
 from transformer import config, models
 from transformer.config import UserError
@@ -13,26 +13,12 @@ from transformer.ids import BOS
 from transformer.nn import dropout
 
 V = 23
-USUAL = {
+USUAL = RNN | {
     "kind": "rnn",
     "vocab_size": V,
     "member": "cgru",
-    "d_model": 16,
-    "embedding": 16,
-    "units": 12,
-    "layers": 1,
     "dropout": 0.1,
-    "tying": "two",
     "dtype": "float32",
-    "context_dropout": 0.1,
-    "readout_dropout": 0.1,
-    "encoder_norm": False,
-    "reverse_source": False,
-    "score": "none",
-    "attention": "none",
-    "feeding": False,
-    "window": 0,
-    "max_positions": 0,
 }
 LUONG = USUAL | {"member": "luong", "score": "dot", "attention": "global"}
 

@@ -27,6 +27,23 @@ SMALL: dict[str, Any] = {
     "max_positions": 300,
     "dtype": "float32",
 }
+# Keys of a small recurrent model, all but its member.
+RNN: dict[str, Any] = {
+    "d_model": 16,
+    "embedding": 16,
+    "units": 12,
+    "layers": 1,
+    "tying": "two",
+    "context_dropout": 0.1,
+    "readout_dropout": 0.1,
+    "encoder_norm": False,
+    "reverse_source": False,
+    "score": "none",
+    "attention": "none",
+    "feeding": False,
+    "window": 0,
+    "max_positions": 0,
+}
 
 
 def model_config(**changes: Any) -> config.Transformer:

@@ -46,7 +46,13 @@ def difference(old: Config, new: Config) -> list[str]:
 _PLACE = ("device", "parallel.", "loss.block", "decode.tokens")
 # Those that change no number of a step: how far a run goes, what it writes down on the
 # way, when it gives up, and how it is measured at its end.
-_COURSE = ("train.", "decode.", "optimizer.nonfinite_limit", "data.measure")
+_COURSE = (
+    "train.",
+    "decode.",
+    "optimizer.nonfinite_limit",
+    "optimizer.least_rate",
+    "data.measure",
+)
 
 
 def other_run(old: Config, new: Config) -> list[str]:
@@ -62,4 +68,10 @@ def other_steps(old: Config, new: Config) -> list[str]:
 
     What is not among them may change when a run is resumed.
     """
-    return [line for line in other_run(old, new) if not line.startswith(_COURSE)]
+    fixed: tuple[str, ...] = ("train.watch",)  # what the best checkpoint is the best by
+    if new.optimizer.schedule == "plateau":
+        fixed += ("train.evaluate_every",)
+        if new.train.watch != "perplexity":
+            fixed += ("decode.", "data.measure")
+    lines = other_run(old, new)
+    return [x for x in lines if x.startswith(fixed) or not x.startswith(_COURSE)]

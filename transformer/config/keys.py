@@ -6,6 +6,7 @@ import dataclasses
 from typing import Literal
 
 from transformer.config.checks import (
+    Decay,
     Digits,
     LengthPenalty,
     Name,
@@ -133,12 +134,21 @@ class Optimizer:
 
     name: str  # "adam", or an optimiser of optax: "adamw", "lion", "sgd" ...
     options: str  # of it, "weight_decay=0.01, nesterov=True"
-    scale: Positive[float]  # of the paper's learning rate, 1.0 = the paper
+    schedule: Literal["inverse_sqrt", "constant", "plateau", "epochs"]
+    scale: Positive[float]  # of inverse_sqrt, equation 3; 1.0 = the paper
+    rate: NotNegative[float]  # of the other schedules, after the warm-up
     warmup: Positive[int]  # steps
     step_offset: NotNegative[int]  # the n-th update has the rate of step n + offset
     b1: Rate
     b2: Rate
     epsilon: Positive[float]
+    # Of plateau and epochs, whose values elsewhere are 1 and 0.
+    decay: Decay  # what the rate is multiplied by
+    decay_patience: NotNegative[int]  # plateau: validations in vain before it is
+    decay_after: NotNegative[float]  # epochs: so many before the first time
+    decay_every: NotNegative[float]  # epochs: so many from time to time
+    least_rate: NotNegative[float]  # the run ends before a lower one, 0 = it does not
+    l2: NotNegative[float]  # of the sum of squares of all matrices, added to the loss
     clip_norm: NotNegative[float]  # global gradient norm, 0 = no clipping
     accumulation: Positive[int]  # microbatches that a batch is computed in
     nonfinite_limit: Positive[int]  # consecutive non-finite steps before the run stops
@@ -151,6 +161,10 @@ class Train:
     steps: Positive[int]
     log_every: Positive[int]  # steps
     evaluate_every: NotNegative[int]  # steps, 0 = only at the end
+    # What validations are compared by: "perplexity", or a variant of data.measure.
+    watch: str
+    watch_pairs: NotNegative[int]  # of them that a measure is taken of, 0 = all
+    patience: NotNegative[int]  # validations in vain before the run ends, 0 = no matter
     checkpoint_every: NotNegative[int]  # steps, 0 = by minutes only
     checkpoint_minutes: NotNegative[float]  # 0 = by steps only
     keep: Positive[int]  # the last K checkpoints, beside the best
@@ -160,6 +174,7 @@ class Train:
 class Decode:
     """Section 6.1: how sentences are searched for."""
 
+    checkpoint: Literal["last", "best"]  # best: of the validations
     beam: Positive[int]
     alpha: NotNegative[float]
     length_penalty: LengthPenalty

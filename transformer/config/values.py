@@ -8,7 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from transformer.config.checks import UserError, refuse, type_and_checks
-from transformer.config.keys import MODELS, Config, Model, Recurrent, Transformer
+from transformer.config.keys import (
+    MODELS,
+    Config,
+    Model,
+    Optimizer,
+    Recurrent,
+    Transformer,
+)
 
 
 def resolve(values: Mapping[str, Any]) -> Config:
@@ -28,6 +35,8 @@ def resolve(values: Mapping[str, Any]) -> Config:
     _check_model(config)
     _check_batch(config)
     _check_parallel(config)
+    _check_optimizer(config.optimizer)
+    _check_validations(config)
     if not (config.train.checkpoint_every or config.train.checkpoint_minutes):
         refuse("train.checkpoint_every", "steps, or checkpoint_minutes, above 0", 0)
     return config
@@ -136,6 +145,50 @@ def _check_batch(config: Config) -> None:
             f"{least} or more"
         )
         refuse("batch.tokens", expected, batch.tokens)
+
+
+# What a schedule has no use for, with the values that say so.
+_UNUSED: dict[str, dict[str, float]] = {
+    "inverse_sqrt": {"rate": 0.0, "decay": 1.0, "least_rate": 0.0},
+    "constant": {"scale": 1.0, "step_offset": 0, "decay": 1.0, "least_rate": 0.0},
+    "plateau": {"scale": 1.0, "step_offset": 0},
+    "epochs": {"scale": 1.0, "step_offset": 0},
+}
+
+
+def _check_optimizer(rule: Optimizer) -> None:
+    """See that the learning rate is said once."""
+    unused = dict(_UNUSED[rule.schedule])
+    if rule.schedule != "plateau":
+        unused["decay_patience"] = 0
+    if rule.schedule != "epochs":
+        unused |= {"decay_after": 0.0, "decay_every": 0.0}
+    for key, nothing in unused.items():
+        if (got := getattr(rule, key)) != nothing:
+            expected = f"{nothing!r} with optimizer.schedule = {rule.schedule}"
+            refuse(f"optimizer.{key}", expected, got)
+    if "rate" not in unused and not rule.rate:
+        refuse("optimizer.rate", f"above 0 with {rule.schedule}", rule.rate)
+    if "decay" not in unused and rule.decay == 1:
+        refuse("optimizer.decay", f"less than 1 with {rule.schedule}", rule.decay)
+    if rule.schedule == "epochs" and not rule.decay_every:
+        refuse("optimizer.decay_every", "above 0 with epochs", rule.decay_every)
+
+
+def _check_validations(config: Config) -> None:
+    """See that there are validations where something depends on them."""
+    train, best = config.train, config.decode.checkpoint == "best"
+    asked = {
+        "train.patience": bool(train.patience),
+        "optimizer.schedule = plateau": config.optimizer.schedule == "plateau",
+        "decode.checkpoint = best": best,
+    }
+    for what, depends in asked.items():
+        if depends and not train.evaluate_every:
+            refuse("train.evaluate_every", f"steps above 0 with {what}", 0)
+    if best and config.decode.average != 1:
+        expected = "1 with decode.checkpoint = best"
+        refuse("decode.average", expected, config.decode.average)
 
 
 def _check_parallel(config: Config) -> None:

@@ -1,12 +1,72 @@
-"""What attention heads look at: statistics of their weights, and word alignments."""
+"""What attention heads look at: their weights, statistics of them, word alignments."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from transformer.config import UserError
+
+# Who attends to whom: the sides of the rows and of the columns of a map.
+KINDS = {
+    "encoder": ("source", "source"),
+    "decoder": ("target", "target"),
+    "cross": ("target", "source"),
+}
 STATISTICS = ("entropy", "distance", "previous", "same", "next")
+
+
+@dataclasses.dataclass(frozen=True)
+class Attention:
+    """Attention weights of one sentence pair, N layers of H heads.
+
+    Attributes:
+      source: S source pieces, EOS included.
+      target: T pieces of the decoder's input, from BOS.
+      weights: of each kind of ``KINDS`` that the model has, (N, H, rows, columns); row
+        t holds where position t looks.
+    """
+
+    source: list[str]
+    target: list[str]
+    weights: Mapping[str, np.ndarray]
+
+    @property
+    def encoder(self) -> np.ndarray:
+        """Self-attention of the source (N, H, S, S)."""
+        return self._of("encoder")
+
+    @property
+    def decoder(self) -> np.ndarray:
+        """Masked self-attention of the target (N, H, T, T)."""
+        return self._of("decoder")
+
+    @property
+    def cross(self) -> np.ndarray:
+        """Attention of the decoder to the source (N, H, T, S)."""
+        return self._of("cross")
+
+    def _of(self, kind: str) -> np.ndarray:
+        if kind not in self.weights:
+            raise UserError(
+                f"attention: expected {' or '.join(self.weights)}, the kinds that this "
+                f"model has, got {kind}; change it"
+            )
+        return self.weights[kind]
+
+
+def of_pair(
+    padded: Mapping[str, np.ndarray], source: list[str], target: list[str]
+) -> Attention:
+    """Cut padding off the weights (N, H, ., .) of a pair with these pieces."""
+    sizes = {"source": len(source), "target": len(target)}
+    weights = {}
+    for kind, found in padded.items():
+        rows, columns = (sizes[side] for side in KINDS[kind])
+        weights[kind] = found[..., :rows, :columns]
+    return Attention(source, target, weights)
 
 
 class Statistics:

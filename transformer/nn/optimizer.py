@@ -41,9 +41,15 @@ def learning_rate(
 
 
 def make_schedule(settings: config.Optimizer, d_model: int) -> optax.Schedule:
-    """Return the learning rate of the next update by the number of finished ones."""
+    """Return the learning rate of the next update by the number of finished ones.
+
+    Equation 3, or a constant rate after a linear warm-up. What a plateau of validation,
+    or the end of an epoch, makes of it is a factor of the update, see ``step.State``.
+    """
 
     def schedule(count: Any) -> jax.Array:
+        if settings.schedule != "inverse_sqrt":
+            return settings.rate * jnp.minimum(1.0, (count + 1) / settings.warmup)
         step = count + 1 + settings.step_offset
         return learning_rate(step, d_model, settings.warmup, settings.scale)
 
@@ -126,8 +132,9 @@ def make_optimizer(
 ) -> optax.GradientTransformationExtraArgs:
     """Make the optimiser of section 5.3 with optax.
 
-    Adam, or what ``settings.name`` says, under the paper's schedule, after clipping by
-    the global norm where ``clip_norm`` is not 0; see ``skip_nonfinite``.
+    Adam, or what ``settings.name`` says, under ``make_schedule``, after clipping by the
+    global norm where ``clip_norm`` is not 0; see ``skip_nonfinite``. The gradient of
+    ``l2 * sum of squares of the matrices`` is added before that.
 
     Args:
       settings: constants.
@@ -143,7 +150,20 @@ def make_optimizer(
     rule = _named(settings, make_schedule(settings, d_model))
     if settings.clip_norm:
         rule = optax.chain(optax.clip_by_global_norm(settings.clip_norm), rule)
+    if settings.l2:
+        squares = optax.add_decayed_weights(2 * settings.l2, mask=_matrices)
+        rule = optax.chain(squares, rule)
     return skip_nonfinite(rule)
+
+
+def _matrices(params: Any) -> Any:
+    """Return which parameters are no biases or gains, by their names."""
+
+    def is_matrix(path, _):
+        name = jax.tree_util.keystr(path[-1:], simple=True)
+        return not name.startswith(("bias", "scale", "gain"))
+
+    return jax.tree_util.tree_map_with_path(is_matrix, params)
 
 
 def moments(settings: config.Optimizer) -> float:

@@ -15,15 +15,10 @@ import numpy as np
 from transformer import config
 from transformer.config import UserError
 from transformer.ids import BOS, EOS, SPECIAL
+from transformer.metrics.heads import KINDS
 from transformer.pictures import plots
 from transformer.translate import Translator, load
 
-# Who attends to whom: the sides of the rows and of the columns of a map.
-KINDS = {
-    "encoder": ("source", "source"),
-    "decoder": ("target", "target"),
-    "cross": ("target", "source"),
-}
 TITLES = {
     "encoder": "encoder self-attention",
     "decoder": "decoder self-attention",

@@ -180,6 +180,21 @@ class Checkpoints:
             f"{_listed(steps)} are damaged; {self._remedy}"
         )
 
+    def best(self) -> int | None:
+        """Return the step of the lowest metric, None where none has one."""
+        ranked = self._ranked(self.steps())
+        return min(ranked, key=lambda step: ranked[step]) if ranked else None
+
+    def _ranked(self, steps: Sequence[int]) -> dict[int, float]:
+        """Return the metrics of those steps that have one, and are to be kept."""
+        found = {}
+        for step in steps:
+            with contextlib.suppress(Damaged):
+                record = _record(self.folder / str(step))
+                if not record["temporary"] and record["metric"] is not None:
+                    found[step] = record["metric"]
+        return found
+
     def metadata(self) -> dict[str, Any]:
         """Return the metadata of the latest checkpoint that has some, or nothing."""
         for step in reversed(self.steps()):
@@ -222,19 +237,16 @@ class Checkpoints:
 
     def _kept(self, newest: int) -> set[int]:
         """Return the steps to keep: the newest, the latest ones and the best."""
-        regular, ranked = [], {}
-        for step in self.steps():
-            try:
-                record = _record(self.folder / str(step))
-            except Damaged:
-                regular.append(step)
-                continue
-            if not record["temporary"]:
-                regular.append(step)
-                if record["metric"] is not None:
-                    ranked[step] = record["metric"]
-        best = [min(ranked, key=lambda step: ranked[step])] if ranked else []
-        return {newest, *regular[-self._keep :], *best}
+        steps = self.steps()
+        regular = [step for step in steps if not self._is_temporary(step)]
+        best = self.best()
+        return {newest, *regular[-self._keep :], *([] if best is None else [best])}
+
+    def _is_temporary(self, step: int) -> bool:
+        """Return whether a checkpoint is; a damaged one is not."""
+        with contextlib.suppress(Damaged):
+            return _record(self.folder / str(step))["temporary"]
+        return False
 
     def _remove_unless(self, wanted: Callable[[int], bool]) -> None:
         """Remove incomplete checkpoints, and those of steps that are not wanted."""

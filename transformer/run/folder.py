@@ -14,6 +14,7 @@ from typing import Any
 from transformer import config
 from transformer.config import Config, UserError
 from transformer.files import sealed
+from transformer.run.course import may_end_early
 
 FILES = ("config.json", "record.json", "metrics.jsonl", "results.json")
 FOLDERS = ("checkpoints", "averaged", "results", "tensorboard")
@@ -191,10 +192,14 @@ def is_finished(workdir: Path, settings: Config) -> bool:
         return False  # they are measured again
     wanted = {
         "split": "test",
-        "step": settings.train.steps,
         "average_of": settings.decode.average,
         **{key: getattr(settings.decode, key) for key in _SEARCH},
     }
     told = {key: found.get(key, value) for key, value in wanted.items()}
-    measured = not found.get("last") or settings.data.measure in found["last"]
-    return bool(found) and told == wanted and measured
+    trained = found.get("trained", found.get("step"))
+    if may_end_early(settings) and trained != settings.train.steps:
+        trained = settings.train.steps if read_record(workdir).get("ended") else 0
+    name = settings.decode.checkpoint
+    measured = not found.get(name) or settings.data.measure in found[name]
+    done = trained in (None, settings.train.steps)
+    return bool(found) and told == wanted and done and measured

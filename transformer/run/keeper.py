@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from transformer import config, parallel
@@ -17,6 +18,7 @@ from transformer.models import Model, stacks
 from transformer.parallel import hosts
 from transformer.run import folder
 from transformer.run.checkpoints import Checkpoints, check_vocabulary
+from transformer.run.course import Course
 from transformer.run.history import Claim
 from transformer.run.provenance import write_run_record
 
@@ -56,20 +58,21 @@ class Keeper:
     @functools.cached_property
     def _kept(self) -> Any:
         """The state as checkpoints hold it, shapes and shardings."""
+        state = self.abstract._replace(factor=None)
         if not self._is_stacked:
-            return self.abstract
+            return state
         apart = functools.partial(stacks.unstack, self.model.stacks)
-        shapes = jax.eval_shape(apart, self.abstract)
+        shapes = jax.eval_shape(apart, state)
         return parallel.placed(self.mesh, self.model.partition, shapes)
 
     def begin(self, draw: Callable[[], Any], log: Callable[[str], None]) -> Any:
-        """Return the state to start or to resume from, and its target tokens."""
+        """Return what to start or to resume from: state, target tokens, course."""
         before = folder.read_record(self.workdir)
         self._started = before.get("started")
         if not self.checkpoints.steps():
             # Each device draws what it holds, sharded like a restored state.
-            return sharded(draw, self.abstract)(), 0
-        step, tree, metadata = self.checkpoints.restore(self._kept._asdict())
+            return sharded(draw, self.abstract)(), 0, Course()
+        step, tree, metadata = self.checkpoints.restore(_saved(self._kept))
         check_vocabulary(f"checkpoint of step {step}", metadata, self.vocabulary)
         log(f"resuming from step {step:,}")
         if not before:
@@ -78,16 +81,22 @@ class Keeper:
         earlier = [one for one in before.get("changes", []) if one["step"] < step]
         self._changes = earlier + ([{"step": step, **now}] if now else [])
         state = type(self.abstract)(**tree)
+        kept = self.abstract._replace(factor=None)
         if self._is_stacked:
             put = functools.partial(stacks.stack, self.model.stacks)
-            state = sharded(put, self.abstract)(state)
-        return state, metadata["tokens"]
+            state = sharded(put, kept)(state)
+        if (factor := self.abstract.factor) is not None:  # its value comes with a step
+            one = jax.device_put(jnp.ones(()), factor.sharding)
+            state = state._replace(factor=one)
+        course = Course.of_checkpoint(metadata)
+        return state, metadata["tokens"], course
 
     def save(
         self,
         state: Any,
         step: int,
         tokens: int,
+        course: Course,
         metric: float | None,
         metrics: Claim,
         temporary: bool = False,
@@ -98,9 +107,11 @@ class Keeper:
             "vocabulary": self.vocabulary,
             "batches_taken": step,
             "tokens": tokens,
+            "course": dataclasses.asdict(course),
         }
+        state = state._replace(factor=None)
         tree = self._unstack(state) if self._is_stacked else state
-        self.checkpoints.save(step, tree._asdict(), metadata, metric, temporary)
+        self.checkpoints.save(step, _saved(tree), metadata, metric, temporary)
         self.record(tokens, metrics)
 
     @functools.cached_property
@@ -123,6 +134,11 @@ class Keeper:
                 started=self._started,
                 ended=ended,
             )
+
+
+def _saved(state: Any) -> dict[str, Any]:
+    """Return what of a state stands in a checkpoint."""
+    return {name: tree for name, tree in state._asdict().items() if name != "factor"}
 
 
 def _changes(saved: Any, settings: Config) -> dict[str, list[Any]]:

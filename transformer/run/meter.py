@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -64,13 +65,12 @@ class Meter:
             self._records.log(step, metrics, timing)
             self.restart()
 
-    def validated(self, step: int, nll: float) -> None:
-        """Log a validation, ``nll`` in nats per token."""
-        perplexity = math.exp(nll) if not nll >= LARGEST else math.inf
-        self._records.log(
-            step, {"validation_nll": nll, "validation_perplexity": perplexity}
-        )
-        self._records.log_line(f"step {step:,}: validation perplexity {perplexity:.3f}")
+    def validated(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log a validation: the mean loss, the perplexity, and what else is watched."""
+        self._records.log(step, metrics)
+        rest = {k: v for k, v in metrics.items() if k != "validation_nll"}
+        said = (f"{k.removeprefix('validation_')} {v:.3f}" for k, v in rest.items())
+        self._records.log_line(f"step {step:,}: validation {', '.join(said)}")
 
     def _check_finite(self, step: int, metrics: dict[str, Any]) -> None:
         limit = self._settings.optimizer.nonfinite_limit
@@ -79,6 +79,11 @@ class Meter:
                 f"step {step}: expected finite gradients, got {limit} steps in a row "
                 "that were not"
             )
+
+
+def perplexity(nll: float) -> float:
+    """Return the exponential of nats per token, infinity where it is no number."""
+    return math.exp(nll) if not nll >= LARGEST else math.inf
 
 
 def diverged(problem: str) -> UserError:

@@ -1,0 +1,87 @@
+"""Validation of a model that is being trained."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from jax.sharding import Mesh
+
+from transformer import config, objective
+from transformer.config import Config
+from transformer.metrics import measures
+from transformer.models import Model, stacks
+from transformer.prepare import Prepared
+from transformer.run.meter import perplexity
+from transformer.translate import Translator
+
+PERPLEXITY = "perplexity"
+
+
+class Found(NamedTuple):
+    """What a validation found.
+
+    Attributes:
+      metrics: of metrics.jsonl.
+      value: what validations are compared by, lower is better; None where that was not
+        measured.
+    """
+
+    metrics: dict[str, float]
+    value: float | None
+
+
+def check(settings: Config) -> None:
+    """See that ``train.watch`` can be measured.
+
+    Raises:
+      UserError: if it is neither the perplexity nor a variant of ``data.measure``.
+    """
+    variants = list(measures.measure_of(settings.data)(["a"], ["a"], "en"))
+    if settings.train.watch not in [PERPLEXITY, *variants]:
+        expected = f"{PERPLEXITY} or one of {', '.join(variants)}"
+        config.refuse("train.watch", expected, settings.train.watch)
+
+
+def measure(
+    settings: Config,
+    prepared: Prepared,
+    model: Model,
+    params: Any,
+    mesh: Mesh,
+    watched: bool,
+) -> Found:
+    """Measure a model on the validation pairs.
+
+    Args:
+      settings: the configuration of the run.
+      prepared: its data.
+      model: made from it.
+      params: its parameters, as training has them.
+      mesh: of the devices.
+      watched: whether to translate, where ``train.watch`` asks for that.
+    """
+    corpus, watch = prepared.corpora["validation"], settings.train.watch
+    sums = objective.corpus_sums(settings, model, params, corpus, mesh)
+    nll = sums["nll"] / sums["weight"]
+    metrics = {"validation_nll": nll, "validation_perplexity": perplexity(nll)}
+    if watch == PERPLEXITY:
+        return Found(metrics, nll)
+    if not watched:
+        return Found(metrics, None)
+    score = _score(settings, prepared, model, params)
+    return Found(metrics | {f"validation_{watch}": score}, -score)
+
+
+def _score(settings: Config, prepared: Prepared, model: Model, params: Any) -> float:
+    """Translate validation sentences and return the watched variant of the measure."""
+    if stacks.is_stacked(model.stacks, params):
+        params = stacks.unstack(model.stacks, params)
+    count = settings.train.watch_pairs or None
+    sources = prepared.texts("validation")[0][:count]
+    references = prepared.references("validation")[:count]
+    translator = Translator(settings, prepared.vocabulary, params)
+    lines = translator.translate(sources)
+    scores = measures.measure_of(settings.data)(
+        lines, references, settings.data.target_language
+    )
+    return scores[settings.train.watch].value
