@@ -51,6 +51,12 @@ INPUTS = jnp.array([[BOS, 8, 5, 9], [BOS, 6, 6, 7]])
         (LUONG, {"window": 3}, "model.window: expected 0 with global"),
         (LUONG, {"score": "location"}, "model.max_positions: expected above 0 with"),
         (LUONG, {"encoder_norm": True}, "model.encoder_norm: expected False for memb"),
+        (USUAL, {"member": "gnmt"}, "model.layers: expected 2 or more for member gnmt"),
+        (
+            USUAL,
+            {"member": "gnmt", "layers": 2},
+            "model.d_model: expected model.units = 12",
+        ),
         (LUONG, {"heads": 4}, "unknown key model.heads for model.kind = rnn"),
     ],
 )
@@ -68,6 +74,23 @@ def test_the_parameters_of_the_paper_s_rnnsearch():
     # Tables, encoder, decoder, first state, attention, readout, output.
     parts = 37_200_000, 9_720_000, 10_860_000, 1_000_000, 3_001_000, 3_620_000
     assert counted == sum(parts) + 15_000_000
+
+
+def test_the_parameters_of_gnmt():
+    c = config.resolve(experiment("gnmt"))
+    tree = models.abstract(models.make(c, 32_000, 32_000))
+    n = 1024
+
+    def lstm(width):  # four gates of the input and of the state, one bias each
+        return 4 * n * (width + n) + 4 * n
+
+    tables = 3 * 32_000 * n  # source, target, output
+    encoder = 2 * lstm(n) + lstm(2 * n) + 6 * lstm(n)  # the first in both directions
+    decoder = 8 * lstm(2 * n)  # all of them read the context too
+    attention = 2 * n * n + n
+    expected = tables + encoder + decoder + attention
+    assert sum(leaf.size for leaf in jax.tree.leaves(tree)) == expected
+    assert round(expected / 1e6) == 281
 
 
 def test_a_reversed_source_is_read_from_its_end():
