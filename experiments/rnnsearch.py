@@ -21,7 +21,7 @@ def keys(member: str, **changes: object) -> ConfigDict:
     """Return ``config.model`` of a recurrent model.
 
     Args:
-      member: "encdec", "rnnsearch", "cgru" or "luong".
+      member: "encdec", "rnnsearch", "cgru", "luong" or "gnmt".
       **changes: keys that are not as in RNNsearch.
     """
     model = ConfigDict()

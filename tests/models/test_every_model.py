@@ -50,6 +50,7 @@ SMALL: dict[str, dict[str, Any]] = {
         }
         for score, attention in LUONG
     },
+    "rnn:gnmt": RNN | {"member": "gnmt", "units": 16, "layers": 3},
     "toy": {"d_model": 16},
 }
 V = 23

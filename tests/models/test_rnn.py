@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.configs import experiment
-from support.models import RNN
+from support.models import RNN, draw_params
 
 from transformer import config, models
 from transformer.config import UserError
@@ -31,9 +31,10 @@ def settings(model, **changes):
 
 def drawn(**changes):
     model = models.make(settings(USUAL, **changes), V, V)
-    return model, models.init(model, jax.random.key(0))
+    return model, draw_params(model)
 
 
+features = jax.jit(models.features, static_argnums=0)
 IDS = jnp.array([[7, 4, 9, 3, 0, 0], [5, 6, 7, 8, 9, 3]])
 INPUTS = jnp.array([[BOS, 8, 5, 9], [BOS, 6, 6, 7]])
 
@@ -50,6 +51,12 @@ INPUTS = jnp.array([[BOS, 8, 5, 9], [BOS, 6, 6, 7]])
         (LUONG, {"window": 3}, "model.window: expected 0 with global"),
         (LUONG, {"score": "location"}, "model.max_positions: expected above 0 with"),
         (LUONG, {"encoder_norm": True}, "model.encoder_norm: expected False for memb"),
+        (USUAL, {"member": "gnmt"}, "model.layers: expected 2 or more for member gnmt"),
+        (
+            USUAL,
+            {"member": "gnmt", "layers": 2},
+            "model.d_model: expected model.units = 12",
+        ),
         (LUONG, {"heads": 4}, "unknown key model.heads for model.kind = rnn"),
     ],
 )
@@ -69,12 +76,29 @@ def test_the_parameters_of_the_paper_s_rnnsearch():
     assert counted == sum(parts) + 15_000_000
 
 
+def test_the_parameters_of_gnmt():
+    c = config.resolve(experiment("gnmt"))
+    tree = models.abstract(models.make(c, 32_000, 32_000))
+    n = 1024
+
+    def lstm(width):  # four gates of the input and of the state, one bias each
+        return 4 * n * (width + n) + 4 * n
+
+    tables = 3 * 32_000 * n  # source, target, output
+    encoder = 2 * lstm(n) + lstm(2 * n) + 6 * lstm(n)  # the first in both directions
+    decoder = 8 * lstm(2 * n)  # all of them read the context too
+    attention = 2 * n * n + n
+    expected = tables + encoder + decoder + attention
+    assert sum(leaf.size for leaf in jax.tree.leaves(tree)) == expected
+    assert round(expected / 1e6) == 281
+
+
 def test_a_reversed_source_is_read_from_its_end():
     model, params = drawn(member="encdec")
     turned, _ = drawn(member="encdec", reverse_source=True)
     backwards = jnp.array([[3, 9, 4, 7, 0, 0], [3, 9, 8, 7, 6, 5]])
-    one = models.features(model, params, backwards, INPUTS)[0]
-    other = models.features(turned, params, IDS, INPUTS)[0]
+    one = features(model, params, backwards, INPUTS)[0]
+    other = features(turned, params, IDS, INPUTS)[0]
     np.testing.assert_array_equal(one, other)
 
 
@@ -94,7 +118,7 @@ def test_before_the_first_word_there_is_none(member):
     model, params = drawn(member=member)
     table = params["target_embedding"]
     other = params | {"target_embedding": table.at[BOS].set(9.0)}
-    one, another = (models.features(model, p, IDS, INPUTS)[0] for p in (params, other))
+    one, another = (features(model, p, IDS, INPUTS)[0] for p in (params, other))
     np.testing.assert_array_equal(one, another)
 
 
@@ -107,6 +131,48 @@ def test_weights_of_attention_are_found(member):
     np.testing.assert_array_equal(found["cross"][0, ..., 4:], 0)
 
 
+LUONGS = [  # score, attention, feeding, reverse_source
+    ("dot", "local_m", False, True),
+    ("location", "global", True, False),
+    ("concat", "local_p", True, True),
+    ("location", "local_p", False, True),
+]
+
+
+@pytest.mark.parametrize("score, attention, feeding, reverse", LUONGS)
+def test_a_luong_of_any_choices_steps_as_it_is_taught(
+    score, attention, feeding, reverse
+):
+    model, params = drawn(
+        member="luong",
+        score=score,
+        attention=attention,
+        feeding=feeding,
+        reverse_source=reverse,
+        window=int(attention != "global"),
+        max_positions=5 * (score == "location"),
+        layers=2,
+    )
+    params = jax.tree.map(lambda x: 3 * x, params)  # sharp weights
+    hidden, table = features(model, params, IDS, INPUTS)
+    taught = hidden @ table.T
+    # The steps see more padding: nothing may depend on it either.
+    wide = jnp.pad(IDS, ((0, 0), (0, 3)))
+    parents = jnp.zeros((len(IDS), 1), jnp.int32)
+
+    @jax.jit
+    def stepwise(params):
+        step, cache = models.start(model, {"params": params}, wide, 1, INPUTS.shape[1])
+
+        def score_of(cache, ids):
+            return step(cache, ids[:, None], parents)[::-1]
+
+        return jax.lax.scan(score_of, cache, INPUTS.T)[1]
+
+    cached = stepwise(params)[:, :, 0].swapaxes(0, 1)
+    np.testing.assert_allclose(cached, taught, atol=1e-5 * abs(taught).max(), rtol=0)
+
+
 RATES = ("dropout", "context_dropout", "readout_dropout")
 
 
@@ -116,10 +182,10 @@ def test_every_rate_of_dropout_is_of_its_own_place(rate, member):
     changes = dict.fromkeys(RATES, 0.0) | {"member": member, rate: 0.5}
     model, params = drawn(**changes)
 
-    def features(key):
-        return models.features(model, params, IDS, INPUTS, key)[0]
-
-    plain, dropped = features(None), features(dropout.make_key(1))
+    plain, dropped = (
+        features(model, params, IDS, INPUTS, key)[0]
+        for key in (None, dropout.make_key(1))
+    )
     assert not np.array_equal(plain, dropped)
     # What is read out is 0 where it is dropped, and else only if what it is made of is.
     share = (dropped == 0).mean()

@@ -98,10 +98,10 @@ class Transformer(Model):
 class Recurrent(Model):
     """The sizes and choices of recurrent encoder-decoders."""
 
-    member: Literal["encdec", "rnnsearch", "cgru", "luong"]
+    member: Literal["encdec", "rnnsearch", "cgru", "luong", "gnmt"]
     embedding: Positive[int]  # m, of the embedding tables
     units: Positive[int]  # n, of each direction and of the decoder
-    layers: Positive[int]  # of the encoder, with luong of the decoder too
+    layers: Positive[int]  # of the encoder; of the decoder of luong and gnmt too
     # ``dropout`` is that of embeddings and between layers of the encoder.
     context_dropout: Rate  # on the annotations of the source
     readout_dropout: Rate  # on what the output matrix is multiplied by

@@ -112,6 +112,11 @@ def _check_recurrent(model: Recurrent) -> None:
     if model.encoder_norm and model.member != "cgru":
         expected = f"False for member {model.member}, whose cells have no such form"
         refuse("model.encoder_norm", expected, True)
+    if model.member == "gnmt" and model.layers < 2:
+        refuse("model.layers", "2 or more for member gnmt", model.layers)
+    if model.member == "gnmt" and model.d_model != model.units:
+        expected = f"model.units = {model.units} for member gnmt"
+        refuse("model.d_model", expected, model.d_model)
     if model.member != "luong":
         for key, nothing in _OF_LUONG.items():
             if (got := getattr(model, key)) != nothing:

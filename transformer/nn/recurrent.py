@@ -42,8 +42,9 @@ def gru(x: jax.Array, h: jax.Array, multiply: Multiply) -> jax.Array:
 
     Source: Cho et al., arXiv:1406.1078; Bahdanau et al., arXiv:1409.0473, A.1.1.
     """
-    *gates, x_h = jnp.split(x, 3, axis=-1)
-    z, r = _sigmoids(jnp.concatenate(gates, axis=-1) + multiply("gates", h), 2)
+    x_z, x_r, x_h = jnp.split(x, 3, axis=-1)
+    h_z, h_r = jnp.split(multiply("gates", h), 2, axis=-1)
+    z, r = jax.nn.sigmoid(x_z + h_z), jax.nn.sigmoid(x_r + h_r)
     candidate = jnp.tanh(x_h + multiply("candidate", r * h))
     return (1 - z) * h + z * candidate
 
@@ -208,10 +209,6 @@ def keep(real: jax.Array, new: Any, old: Any) -> Any:
         return jnp.where(real.reshape(shape) != 0, a, b)
 
     return jax.tree.map(choose, new, old)
-
-
-def _sigmoids(x: jax.Array, count: int) -> list[jax.Array]:
-    return jnp.split(jax.nn.sigmoid(x), count, axis=-1)
 
 
 # ---------------------------------------------------------------------------- the loop

@@ -144,6 +144,25 @@ class ConditionalGru(nn.Module):
         return jnp.tanh(sum(linear(x) for linear, x in parts))
 
 
+class Maxout(nn.Module):
+    """Reads out ``t~ = s U_o + y V_o + c C_o``, the larger of each two numbers of it.
+
+    Source: Bahdanau et al., arXiv:1409.0473, A.2.2; the one bias is GroundHog's.
+    """
+
+    features: int
+    dtype: str
+
+    @nn.compact
+    def __call__(self, s: jax.Array, y: jax.Array, c: jax.Array) -> jax.Array:
+        def linear(name, x):
+            its_bias = name == "state"
+            return Linear(2 * self.features, self.dtype, its_bias, name=name)(x)
+
+        both = linear("state", s) + linear("word", y) + linear("context", c)
+        return both.reshape(*both.shape[:-1], -1, 2).max(-1)
+
+
 class RnnSearch(nn.Module):
     """Look, generate, update: attention with a state that knows the last word.
 
@@ -169,10 +188,7 @@ class RnnSearch(nn.Module):
         self.kernel_query = kernel_of(self, "kernel_query", (n, n))
         self.kernel_context = kernel_of(self, "kernel_context", (width, 3 * n))
         self.energy = self.param("energy", nn.initializers.normal(0.001), (n,))
-        self.readout_state = Linear(2 * c.d_model, self.dtype)
-        self.readout_word, self.readout_context = (
-            Linear(2 * c.d_model, self.dtype, use_bias=False) for _ in range(2)
-        )
+        self.readout = Maxout(c.d_model, self.dtype)
 
     def held(self):
         return self.energy
@@ -203,8 +219,7 @@ class RnnSearch(nn.Module):
         return (new, context), Output(new, context, weights)
 
     def read_out(self, output, y):
-        both = self.readout_state(output.state) + self.readout_word(y)
-        return maxout(both + self.readout_context(output.context))
+        return self.readout(output.state, y, output.context)
 
 
 class FixedVector(nn.Module):
@@ -223,10 +238,7 @@ class FixedVector(nn.Module):
         self.begin = Linear(n, self.dtype, use_bias=False)
         self.update = Cell("gru", c.embedding, n, self.dtype)
         self.context = Linear(3 * n, self.dtype, use_bias=False)
-        self.readout_state = Linear(2 * c.d_model, self.dtype)
-        self.readout_word, self.readout_context = (
-            Linear(2 * c.d_model, self.dtype, use_bias=False) for _ in range(2)
-        )
+        self.readout = Maxout(c.d_model, self.dtype)
 
     def held(self):
         return None
@@ -252,10 +264,4 @@ class FixedVector(nn.Module):
         return new, Output(new, context, None)
 
     def read_out(self, output, y):
-        both = self.readout_state(output.state) + self.readout_word(y)
-        return maxout(both + self.readout_context(output.context))
-
-
-def maxout(x: jax.Array) -> jax.Array:
-    """Return the larger of each two neighbours, (..., 2 D) to (..., D)."""
-    return x.reshape(*x.shape[:-1], -1, 2).max(-1)
+        return self.readout(output.state, y, output.context)

@@ -17,6 +17,7 @@ from transformer.models.rnn.decoders import (
     Memory,
     RnnSearch,
 )
+from transformer.models.rnn.gnmt import RESIDUAL, Gnmt
 from transformer.models.rnn.layers import Layer
 from transformer.models.rnn.luong import Luong
 from transformer.nn import dropout, matmul, recurrent
@@ -31,12 +32,23 @@ PARTITION: Rules = {
 }
 
 
-# The cell of the encoder, its directions, and the decoder, of each member.
-MEMBERS: dict[str, tuple[str, tuple[str, ...], Any]] = {
-    "encdec": ("gru", ("forward",), FixedVector),
-    "rnnsearch": ("gru", ("forward", "backward"), RnnSearch),
-    "cgru": ("gru_reset_after", ("forward", "backward"), ConditionalGru),
-    "luong": ("lstm", ("forward",), Luong),
+class Member(NamedTuple):
+    """What a member is made of."""
+
+    cell: str  # of the encoder
+    first: tuple[str, ...]  # directions of its first layer
+    others: tuple[str, ...]  # and of the others
+    decoder: Any
+    residual: int | None = None  # the first layer, from 0, whose input is added
+
+
+ONE, BOTH = ("forward",), ("forward", "backward")
+MEMBERS = {
+    "encdec": Member("gru", ONE, ONE, FixedVector),
+    "rnnsearch": Member("gru", BOTH, BOTH, RnnSearch),
+    "cgru": Member("gru_reset_after", BOTH, BOTH, ConditionalGru),
+    "luong": Member("lstm", ONE, ONE, Luong),
+    "gnmt": Member("lstm", BOTH, ONE, Gnmt, RESIDUAL),
 }
 
 
@@ -69,14 +81,15 @@ class Rnn(Base):
         self.output_table = self.target_table
         if c.tying == "none":
             self.output_table = table("output", self.target_size, c.d_model)
-        kind, ways, decoder = MEMBERS[c.member]
-        if c.encoder_norm:
-            kind = "gru_normed"
-        widths = [c.embedding] + [len(ways) * c.units] * (c.layers - 1)
+        its = MEMBERS[c.member]
+        kind = "gru_normed" if c.encoder_norm else its.cell
+        ways = [its.first] + [its.others] * (c.layers - 1)
+        widths = [c.embedding] + [len(below) * c.units for below in ways[:-1]]
         self.encoder = [
-            Layer(kind, width, c.units, self.operands, ways) for width in widths
+            Layer(kind, width, c.units, self.operands, way)
+            for width, way in zip(widths, ways, strict=True)
         ]
-        self.decoder = decoder(c, self.operands)
+        self.decoder = its.decoder(c, self.operands)
 
     def encode(
         self, source: jax.Array, key: dropout.Key | None = None
@@ -86,13 +99,13 @@ class Rnn(Base):
         if self.config.reverse_source:
             source = _reversed(source)
         c = self.config
-        rates = [c.dropout] * len(self.encoder) + [c.context_dropout]
-        x, last = _dropped(self.source_table[source], rates[0], key, 0), []
-        for i, layer in enumerate(self.encoder, 1):
-            x, states = layer(x, real)
-            x = _dropped(x, rates[i], key, i)
+        residual = MEMBERS[c.member].residual or c.layers
+        x, last = self.source_table[source], []
+        for i, layer in enumerate(self.encoder):
+            y, states = layer(_dropped(x, c.dropout, key, i), real)
+            x = x + y if i >= residual else y
             last.append(states)
-        return x, real, last
+        return _dropped(x, c.context_dropout, key, c.layers), real, last
 
     def features(
         self, source: jax.Array, inputs: jax.Array, key: dropout.Key | None = None
