@@ -29,6 +29,7 @@ FLOORS = [
         "batch_search",
         "step",
         "programs",
+        "validation",
         "train",
         "evaluate",
         "translate",

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.runs import flat, lines_of, metrics_of, state_of, tiny_run
+from support.runs import compiling_once, flat, lines_of, metrics_of, state_of, tiny_run
 
 from transformer import evaluate, train
 from transformer.config import UserError
@@ -30,6 +30,12 @@ PLATEAU = CONSTANT | {
     "optimizer.rate": 0.5,
     "optimizer.decay": 0.5,
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def compiled_once(tmp_path_factory):
+    with compiling_once(tmp_path_factory.mktemp("xla")):
+        yield
 
 
 def ignore(line: str) -> None:
