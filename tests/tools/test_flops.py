@@ -177,6 +177,7 @@ MEMBERS = [
     {"member": "cgru"},
     LUONG | {"feeding": True, "layers": 2},
     LOCAL,
+    {"member": "gnmt", "layers": 3, "d_model": 12, "embedding": 12},
 ]
 
 
@@ -219,6 +220,7 @@ def test_the_traced_train_step_of_a_recurrent_model_has_the_operations_counted(c
         "rnnsearch": 12 + 24,
         "cgru": 24 + 24,
         "luong": 12 + 12,
+        "gnmt": 12 + 12,
     }[changes["member"]]
     remade = 2 * rows * target * source * again
     if changes.get("attention") == "local_p":
@@ -259,7 +261,7 @@ def test_sequential_steps_are_the_turns_of_the_loops(changes):
     ids = [jax.ShapeDtypeStruct((1, n), np.int32) for n in (9, 7)]
     params, features = models.abstract(model), functools.partial(models.features, model)
     turns = scanned(jax.make_jaxpr(features)(params, *ids).jaxpr)
-    cells = {"cgru": 2, "luong": it.layers}.get(it.member, 1)
+    cells = {"cgru": 2, "luong": it.layers, "gnmt": it.layers}.get(it.member, 1)
     found = flops.sequential_steps(it, 9, 7)
     assert (
         found == turns + (cells - 1) * 7 == flops.sequential_steps(it, 9, 7, given=True)

@@ -215,8 +215,8 @@ def sequential_steps(
     * Transformer: N of the encoder, and N of the decoder for each token written; with
       all words given N of the decoder in all.
     * Recurrent: one for each token read by each layer of the encoder; for each token
-      written as many as the decoder has cells one after the other: layers of "luong",
-      2 of "cgru", else 1. Words that are given save no step.
+      written as many as the decoder has cells one after the other: the layers of
+      "luong" and "gnmt", 2 of "cgru", else 1. Words that are given save no step.
 
     Args:
       settings: of the model.
@@ -231,8 +231,15 @@ def sequential_steps(
     if isinstance(settings, config.Transformer):
         return settings.layers * (1 + (1 if given else target))
     if isinstance(settings, config.Recurrent):
-        cells = {"luong": settings.layers, "cgru": 2}.get(settings.member, 1)
-        return settings.layers * source + cells * target
+        layers = settings.layers
+        cells = {
+            "encdec": 1,
+            "rnnsearch": 1,
+            "cgru": 2,
+            "luong": layers,
+            "gnmt": layers,
+        }
+        return layers * source + cells[settings.member] * target
     return config.refuse("model.kind", "transformer or rnn", settings.kind)
 
 
