@@ -147,7 +147,9 @@ def translating(workdir: Path, text: Path, exported: Path, beam: int) -> Group:
       beam: 1 for greedy search.
     """
     settings = json.loads((workdir / "config.json").read_text())
-    dtypes, others, programs = BOTH, TRANSLATORS, PROGRAMS
+    dtypes: tuple[str, ...] = BOTH
+    others: Mapping[str, tuple[str, ...]] = TRANSLATORS
+    programs = PROGRAMS
     if settings["model"].get("kind") == "rnn":
         dtypes, others, programs = SINGLE, {"PyTorch": SINGLE}, RECURRENT
     own = {"workdir": workdir, "input": text}
@@ -165,6 +167,7 @@ def _tasks(
     work: str,
     systems: Mapping[str, tuple[str, ...]],
     programs: Mapping[str, str] = PROGRAMS,
+    /,
     **options: object,
 ) -> dict[str, list[str]]:
     flags = [f"--{name}={value}" for name, value in options.items()]

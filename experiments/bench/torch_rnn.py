@@ -8,7 +8,7 @@ have sentences and hypotheses on their first two axes, (B, J, ...).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import sizes
@@ -40,7 +40,7 @@ class Recurrent(nn.Module):
         self.output = nn.Linear(size.d_model, size.target, bias=False)
         self.words, self.context, self.readout = map(nn.Dropout, size.dropout)
 
-    def encode(self, ids: Tensor) -> tuple[Tensor, Tensor, Tensor | State | None]:
+    def encode(self, ids: Tensor) -> tuple[Tensor, Tensor, Any]:
         """Return annotations (B, S, W), which are real (B, 1, S), and last states."""
         real, x = ids != sizes.PAD, self.words(self.source(ids))
         if isinstance(self.encoder, NormedGru):
@@ -222,10 +222,10 @@ def make(given: weights.RecurrentWeights) -> Recurrent:
     kind = {"cgru": ConditionalGru, "luong": Luong}[given.size.member]
     model = kind(given.size)
     named = {"cgru": _cgru, "luong": _luong}[given.size.member](given)
-    tables = ("source_embedding", "target_embedding", "output")
-    for name, before in zip(tables, ("", *tables), strict=False):
+    table = given.arrays["source_embedding"]
+    for name, place in _TABLES.items():
         # Where two tables are one, only the first is there.
-        named[_TABLES[name]] = given.arrays.get(name, named.get(_TABLES.get(before)))
+        named[place] = table = given.arrays.get(name, table)
     tensors = {name: torch.from_numpy(array.copy()) for name, array in named.items()}
     model.load_state_dict(tensors)  # refuses what is missing and what is too much
     return model
@@ -246,7 +246,7 @@ def _cgru(given: weights.RecurrentWeights) -> Arrays:
         "energy.weight": get["decoder.energy"][None],
         "query.weight": get["decoder.kernel_query"].T,
         "joined.weight": np.concatenate([get[f"{x}.kernel"] for x in readouts]).T,
-        "joined.bias": sum(get[f"{x}.bias"] for x in readouts),
+        "joined.bias": np.sum([get[f"{x}.bias"] for x in readouts], axis=0),
     }
     for name in ("begin", "keys"):
         named[f"{name}.weight"] = get[f"decoder.{name}.kernel"].T

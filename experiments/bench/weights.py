@@ -198,6 +198,8 @@ def load_recurrent(folder: Path) -> tuple[RecurrentWeights, Task]:
     """Read what ``save`` wrote of a recurrent model."""
     arrays, facts = _read(folder)
     size = Recurrent(*facts.pop("size"))
+    words, annotations, readout = size.dropout  # a list in JSON
+    size = size._replace(dropout=(words, annotations, readout))
     return RecurrentWeights(size, arrays), Task(**facts)
 
 
