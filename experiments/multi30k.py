@@ -15,6 +15,20 @@ the default with batch.shapes=8: see docs/results.md.
         --workdir=runs/multi30k
     transformer train --config=experiments/multi30k.py:tiny \\
         --config.data.dir=multi30k/bpe --workdir=runs/tiny
+
+``:cgru`` is the conditional GRU by the recipe of nmtpy's monomodal baseline for WMT17
+(lium-lst/wmt17-mmt, config/monomodal-en-de.conf): 39.00 BLEU on the same tokens, one
+run. ``:rnnsearch``, ``:luong`` (general, input feeding) and ``:encdec``, without
+attention, have its sizes and its recipe; docs/results.md says what they reach.
+
+    transformer train --config=experiments/multi30k.py:cgru \\
+        --config.data.dir=multi30k/bpe --workdir=runs/cgru
+    transformer train --config=experiments/multi30k.py:rnnsearch \\
+        --config.data.dir=multi30k/bpe --workdir=runs/rnnsearch
+    transformer train --config=experiments/multi30k.py:luong \\
+        --config.data.dir=multi30k/bpe --workdir=runs/luong
+    transformer train --config=experiments/multi30k.py:encdec \\
+        --config.data.dir=multi30k/bpe --workdir=runs/encdec
 """
 
 import base

@@ -9,6 +9,7 @@ here every batch has sentences of one length. ``:encdec`` is its baseline withou
 attention, RNNencdec-50: 17.82 BLEU. Neither was trained here.
 
     transformer train --config=experiments/rnnsearch.py --workdir=runs/rnnsearch
+    transformer train --config=experiments/rnnsearch.py:encdec --workdir=runs/encdec
 
 ``keys`` is what every recurrent model of the other experiments begins with.
 """

@@ -24,7 +24,13 @@ from transformer.config import Config
 PINS = Path(__file__).with_name("experiments.json")
 PINNED: dict[str, dict[str, Any]] = json.loads(PINS.read_text())
 FILES = ["base", "base:as_run", "big", "en_fr:base", "en_fr:big", "multi30k"]
-FILES += ["multi30k:tiny", "number_words", "text"]
+FILES += ["multi30k:tiny", "number_words", "text", "gnmt", "rnnsearch"]
+FILES += ["rnnsearch:encdec"]
+FILES += [
+    f"{stem}:{member}"
+    for stem in ("multi30k", "number_words")
+    for member in ("cgru", "rnnsearch", "luong", "encdec")
+]
 FILES += [f"table2:{row}" for row in rows_of("table2")]
 ROWS = rows_of("table3")
 REPLICAS = ["", ",data=numbers", ",data=multi30k", ",data=my_text,scale=0.25"]
@@ -131,15 +137,20 @@ def against(row: str) -> str | None:
 
 def pinned(row: str) -> dict[str, Any]:
     """Return all values that an experiment had when it was pinned."""
-    other = PINNED[row]["against"]
-    return (pinned(other) if other else {}) | PINNED[row]["values"]
+    other, values = PINNED[row]["against"], PINNED[row]["values"]
+    rest = pinned(other) if other else {}
+    if "model.kind" in values and other:  # another kind of model has other keys
+        rest = {key: x for key, x in rest.items() if not key.startswith("model.")}
+    return rest | values
 
 
 def pin(row: str) -> dict[str, Any]:
     """Return what is to be pinned of an experiment as it is now."""
     now, other = resolved(row), against(row)
-    rest = config.flatten(resolved(other)).items() if other else ()
-    values = dict(config.flatten(now).items() - rest)
+    rest = config.flatten(resolved(other)) if other else {}
+    if rest.get("model.kind") != now.model.kind:
+        rest = {key: x for key, x in rest.items() if not key.startswith("model.")}
+    values = dict(config.flatten(now).items() - rest.items())
     return {"digest": config.digest(now), "against": other, "values": values}
 
 
