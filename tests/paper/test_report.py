@@ -456,7 +456,7 @@ def test_damaged_files_are_named(small):
         ),
         ("record.json", "{}", "record.json: expected the key 'vocabulary_digest'"),
         ("results.json", "{", "results.json: expected JSON, got: "),
-        ("config.json", "{}", "config.json: config: key decode is missing"),
+        ("config.json", "{}", "config.json: config: key device is missing"),
         ("config.json", "[]", "config.json: expected a JSON object"),
     ):
         path = small / "A_h1" / "seed_0" / name

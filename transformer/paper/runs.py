@@ -210,9 +210,10 @@ def _open(folder: Path, root: Path) -> Run:
 
 
 def _results(folder: Path, settings: Config) -> dict[str, Any]:
-    """Return the results of the last step; those of an earlier one are none."""
+    """Return the results of the run's end; those of an earlier step are none."""
     results = run_folder.read_results(folder)
-    return results if results.get("step") == settings.train.steps else {}
+    its_end = run_folder.are_of_the_end(folder, settings, results)
+    return results if results and its_end else {}
 
 
 # ---- refusing ------------------------------------------------------------------------

@@ -206,10 +206,15 @@ def is_finished(workdir: Path, settings: Config) -> bool:
         **{key: getattr(settings.decode, key) for key in _SEARCH},
     }
     told = {key: found.get(key, value) for key, value in wanted.items()}
-    trained = found.get("trained", found.get("step"))
-    if may_end_early(settings) and trained != settings.train.steps:
-        trained = settings.train.steps if read_record(workdir).get("ended") else 0
     name = settings.decode.checkpoint
     measured = not found.get(name) or settings.data.measure in found[name]
-    done = trained in (None, settings.train.steps)
-    return bool(found) and told == wanted and done and measured
+    complete = are_of_the_end(workdir, settings, found)
+    return bool(found) and told == wanted and complete and measured
+
+
+def are_of_the_end(workdir: Path, settings: Config, results: Mapping[str, Any]) -> bool:
+    """Return whether results are of a run's end, at its last step or before it."""
+    trained = results.get("trained", results.get("step", settings.train.steps))
+    if trained == settings.train.steps:
+        return True
+    return may_end_early(settings) and bool(read_record(workdir).get("ended"))

@@ -244,7 +244,8 @@ class FixedVector(nn.Module):
         return None
 
     def remember(self, annotations, real, last):
-        vector = annotations[:, -1]  # padding has kept the last state
+        # Of the token that is read last; padding has kept the state.
+        vector = annotations[:, 0 if self.config.reverse_source else -1]
         memory = Memory(vector[:, None], self.context(vector)[:, None], real, None)
         return memory, jnp.tanh(self.begin(vector))
 

@@ -95,16 +95,18 @@ class Rnn(Base):
         self, source: jax.Array, key: dropout.Key | None = None
     ) -> tuple[jax.Array, jax.Array, Any]:
         """Read source ids (B, S) to annotations (B, S, W), real (B, S), last states."""
-        real = (source != PAD).astype(jnp.float32)
-        if self.config.reverse_source:
-            source = _reversed(source)
         c = self.config
+        real = (source != PAD).astype(jnp.float32)
         residual = MEMBERS[c.member].residual or c.layers
         x, last = self.source_table[source], []
+        if c.reverse_source:
+            x = _reversed(x, real)
         for i, layer in enumerate(self.encoder):
             y, states = layer(_dropped(x, c.dropout, key, i), real)
             x = x + y if i >= residual else y
             last.append(states)
+        if c.reverse_source:  # annotations are in the order of the source
+            x = _reversed(x, real)
         return _dropped(x, c.context_dropout, key, c.layers), real, last
 
     def features(
@@ -121,10 +123,7 @@ class Rnn(Base):
         )
         outputs = jax.tree.map(_by_row, outputs)
         if outputs.weights is not None:
-            weights = outputs.weights
-            if self.config.reverse_source:
-                weights = _in_order(weights, source)
-            self.sow("attention", "cross", weights[:, None])
+            self.sow("attention", "cross", outputs.weights[:, None])
         hidden = self.decoder.read_out(outputs, y)
         rate = self.config.readout_dropout
         return _dropped(hidden, rate, key, 1), self.output_table
@@ -174,20 +173,12 @@ def _dropped(x, rate, key, place):
     return dropout.dropout(x, rate, dropout.fold_in(key, place))
 
 
-def _reversed(ids: jax.Array) -> jax.Array:
-    """Turn the ids of each row round, its padding apart."""
-    length = (ids != PAD).sum(1, keepdims=True)
-    places = length - 1 - jnp.arange(ids.shape[1])
-    turned = jnp.take_along_axis(ids, jnp.maximum(places, 0), axis=1)
-    return jnp.where(places >= 0, turned, PAD)
-
-
-def _in_order(weights: jax.Array, source: jax.Array) -> jax.Array:
-    """Put weights (B, T, S) of the turned source in the order of the source itself."""
-    length = (source != PAD).sum(1)[:, None, None]
-    places = length - 1 - jnp.arange(source.shape[1])
-    turned = jnp.take_along_axis(weights, jnp.maximum(places, 0), axis=2)
-    return jnp.where(places >= 0, turned, 0.0)
+def _reversed(x: jax.Array, real: jax.Array) -> jax.Array:
+    """Turn rows (B, S, W) round, their padding (B, S) apart."""
+    length = real.sum(1, keepdims=True).astype(jnp.int32)
+    here = jnp.arange(real.shape[1])
+    places = jnp.where(here < length, length - 1 - here, here)
+    return jnp.take_along_axis(x, places[..., None], axis=1)
 
 
 def _by_time(x: jax.Array) -> jax.Array:
