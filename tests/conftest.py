@@ -12,6 +12,9 @@ os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 import hypothesis
 import pytest
 
+# Made to be run, by a Python that has torch; looking for doctests imports it.
+collect_ignore = ["programs/torch_values.py"]
+
 # pytest puts the folder of this file on sys.path, so every test can import `support`,
 # whose assertions are to say as much as those of tests.
 pytest.register_assert_rewrite("support")

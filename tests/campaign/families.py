@@ -14,6 +14,7 @@ from transformer.cli.main import COMMANDS
 
 Row = tuple[str, list[str], str]
 _CONFIG = f"--config={EXPERIMENTS}/number_words.py"
+_PLAIN = f"--config={EXPERIMENTS}/big.py"
 
 # What the numbers of a run depend on, of every group of keys.
 OF_ANOTHER_RUN = [
@@ -196,5 +197,5 @@ def _config_files() -> Iterator[Row]:
     for path in ("{own}/nowhere.py", "{own}", "{bad}/configs/text.txt"):
         line = ["params", f"--config={path}"]
         yield "config files", line, "--config:.*(expected|mend)"
-    yield "config files", ["params", _CONFIG + ":other"], "expected no variant"
+    yield "config files", ["params", _PLAIN + ":other"], "expected no variant"
     yield "config files", ["params", "--config.seed=1", _CONFIG], "before a value"

@@ -287,5 +287,5 @@ def _closed_output(place: Place) -> Outcome:
     if done.stderr.count(ERROR) == 0 and not problem:
         problem = "not a word"
     return Outcome(
-        "calls, outputs", "standard output closed", problem, False, ended.traceback
+        "closed outputs", "standard output closed", problem, False, ended.traceback
     )

@@ -26,13 +26,13 @@ def test_the_page_shows_the_counts_of_the_last_campaign():
 def test_the_last_campaign_tried_what_is_written_here():
     rows = json.loads(run.COUNTS.read_text())
     written = Counter(f"calls, {one.what}" for one in calls.table())
-    written["calls, outputs"] += 1  # the closed one
     tried = {kind: row["times"] for kind, row in rows.items() if "calls" in kind}
     assert tried == written and sum(tried.values()) > 200
     assert rows["kills"]["times"] == kills.KILLS == 25
     damages = [row["times"] for kind, row in rows.items() if "damage" in kind]
     assert len(damages) == 4 and sum(damages) > 250
-    assert {"full disks", "two processes", "clocks", "links"} <= rows.keys()
+    rest = {"full disks", "two processes", "clocks", "links", "closed outputs"}
+    assert rest <= rows.keys()
 
 
 def test_the_last_campaign_lost_nothing():

@@ -139,7 +139,7 @@ def test_a_damaged_config_json(capsys, trained):
         capsys, "evaluate", f"--workdir={trained}"
     )
     (trained / "config.json").write_text("{}")
-    assert "key decode is missing" in error(capsys, "evaluate", f"--workdir={trained}")
+    assert "key device is missing" in error(capsys, "evaluate", f"--workdir={trained}")
 
 
 def test_a_workdir_that_cannot_be_written(capsys, tmp_path):
