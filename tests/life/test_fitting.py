@@ -216,8 +216,14 @@ def test_a_search_is_compiled_once(translator):
 
 def test_a_search_is_checked_once(translator, monkeypatch):
     fresh = Translator(SETTINGS, translator.vocabulary, translator.params)
-    asked, lowered = [], []
-    monkeypatch.setattr(memory, "here", lambda: asked.append(1) or 0)
+    asked: list[int] = []
+    lowered: list[Any] = []
+
+    def here() -> int:
+        asked.append(1)
+        return 0
+
+    monkeypatch.setattr(memory, "here", here)
     monkeypatch.setattr(
         fitting.SearchCheck, "compiled", lambda _, program: lowered.append(program)
     )

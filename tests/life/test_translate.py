@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support import models, reference
-from support.models import RNN, options, reference_weights
+from support.models import options, recurrent_config, reference_weights
 from support.reference import assert_close
 from support.translators import EXTRA, LONGEST, ROUNDINGS, SETTINGS, draw_params
 
@@ -210,9 +210,7 @@ def test_attention_of_a_pair(translator):
 
 
 def recurrent(member: str, vocabulary: Vocabulary) -> Translator:
-    plain = {"kind": "rnn", "vocab_size": 0, "dropout": 0.1, "dtype": "float32"}
-    model = config.Recurrent(**plain | RNN | {"member": member})
-    settings = dataclasses.replace(SETTINGS, model=model)
+    settings = dataclasses.replace(SETTINGS, model=recurrent_config(member=member))
     empty = Translator(settings, vocabulary, None)
     return Translator(settings, vocabulary, models.draw_params(empty.model))
 

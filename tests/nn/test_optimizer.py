@@ -324,14 +324,15 @@ def test_one_bad_parameter_skips_the_whole_step():
 
 
 def test_a_constant_rate_after_its_warm_up():
-    constant = {"schedule": "constant", "rate": 0.5, "warmup": 2}
-    history, _ = run(dataclasses.replace(DESCENT, **constant), [jnp.ones(1)] * 4)
+    constant = dataclasses.replace(DESCENT, schedule="constant", rate=0.5, warmup=2)
+    history, _ = run(constant, [jnp.ones(1)] * 4)
     np.testing.assert_allclose(np.ravel(history), [-0.25, -0.75, -1.25, -1.75])
 
 
 def test_l2_adds_the_gradient_of_the_squares_of_matrices_before_clipping():
-    constant = {"schedule": "constant", "rate": 1.0, "l2": 0.25, "clip_norm": 2.0}
-    optimizer = make_optimizer(dataclasses.replace(DESCENT, **constant), D)
+    constant = dataclasses.replace(DESCENT, schedule="constant", rate=1.0)
+    clipped = dataclasses.replace(constant, l2=0.25, clip_norm=2.0)
+    optimizer = make_optimizer(clipped, D)
     params = {"kernel": jnp.array([[4.0]]), "bias_input": jnp.array([8.0])}
     grads = {"kernel": jnp.array([[1.0]]), "bias_input": jnp.array([4.0])}
     updates, _ = optimizer.update(grads, optimizer.init(params), params)

@@ -20,7 +20,9 @@ GOOD = ["w x y z", "v w x y z", "v w x y u", "u v w x y z", "", "r s t u v w x"]
 POOR = ["w x y z", "v w x y z", "v w x y z", "u v w z y x", "", "r s t u v"]
 
 
-def write(folder: Path, lines: list[str], more: dict[str, Any] | None = None, **keys):
+def write(
+    folder: Path, lines: list[str], more: dict[str, Any] | None = None, **keys: Any
+) -> Path:
     """Write the configuration and the results of a run."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(config.to_json(base(**keys)))
@@ -166,7 +168,8 @@ def test_mistakes_are_one_line(runs, tmp_path, capsys, monkeypatch, flags, wante
     write(tmp_path / "other", GOOD, sentences(["a b c", *SOURCES[:5]], REFERENCES))
     write(tmp_path / "fewer", GOOD, sentences(SOURCES[:3], REFERENCES[:3]))
     write(tmp_path / "again", GOOD, sentences(SOURCES, ["x", *REFERENCES[1:]]))
-    write(tmp_path / "french", GOOD, **{"data.target_language": "fr"})
+    french: dict[str, Any] = {"data.target_language": "fr"}
+    write(tmp_path / "french", GOOD, **french)
     write(tmp_path / "empty", GOOD, sentences(["", " "], ["", ""]))
     call = ["plot", "--what=length", "--output=a.svg", *flags]
     assert wanted in error(capsys, *call)

@@ -12,10 +12,9 @@ import matplotlib.figure
 import numpy as np
 import pytest
 from support.configs import base
-from support.models import RNN, SMALL, draw_params
+from support.models import SMALL, draw_params, recurrent_config
 from support.reference import assert_close
 
-from transformer import config
 from transformer.cli import main as cli
 from transformer.config import UserError
 from transformer.data.tokenizers import Vocabulary, Whitespace
@@ -45,8 +44,7 @@ def translator() -> Translator:
 
 def recurrent(member: str) -> Translator:
     """Return a recurrent model, whose only map, if any, is of the source."""
-    keys = {"kind": "rnn", "vocab_size": 0, "dropout": 0.1, "dtype": "float32"}
-    model = config.Recurrent(**keys | RNN | {"member": member})
+    model = recurrent_config(member=member)
     settings = dataclasses.replace(base(**CHANGES), model=model)
     tokenizer = Whitespace(WORDS)
     vocabulary = Vocabulary(tokenizer, tokenizer)
@@ -222,8 +220,9 @@ def test_an_alignment_goes_from_black_to_white():
     figure = matplotlib.figure.Figure()
     drawn.paint(figure)
     (image,) = figure.axes[0].images
-    shades = image.cmap(image.norm(image.get_array()))
-    assert_close(shades[..., 0], image.get_array(), 2**16)  # 256 shades
+    weights = np.asarray(image.get_array())
+    shades = np.asarray(image.cmap(image.norm(weights)))
+    assert_close(shades[..., 0], weights, 2**16)  # 256 shades
     assert (shades[..., 0] == shades[..., 1]).all()
     assert (shades[..., 0] == shades[..., 2]).all()
     assert [t.get_text() for t in figure.axes[0].get_xticklabels()] == ["c", "d"]

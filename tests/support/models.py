@@ -51,6 +51,12 @@ def model_config(**changes: Any) -> config.Transformer:
     return dataclasses.replace(config.transformer(base().model), **(SMALL | changes))
 
 
+def recurrent_config(**changes: Any) -> config.Recurrent:
+    """Return a small recurrent model, with changes; ``member`` is one of them."""
+    usual: dict[str, Any] = {"kind": "rnn", "dropout": 0.1, "dtype": "float32"}
+    return config.Recurrent(**({"vocab_size": 0} | usual | RNN | changes))
+
+
 def draw_params(model: Model, seed: int = 7) -> Any:
     """Draw parameters of which no bias is 0 and no scale is 1; nothing is compiled."""
     rng = np.random.default_rng(seed)

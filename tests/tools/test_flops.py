@@ -11,7 +11,7 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from ml_collections import ConfigDict
 from support.configs import base, experiment
-from support.models import RNN
+from support.models import recurrent_config
 
 from transformer import config, models
 from transformer import step as steps
@@ -181,11 +181,6 @@ MEMBERS = [
 ]
 
 
-def recurrent(**changes: Any) -> config.Recurrent:
-    keys = {"kind": "rnn", "vocab_size": 0, "dropout": 0.1, "dtype": "float32"}
-    return config.Recurrent(**keys | RNN | changes)
-
-
 def test_a_sentence_of_one_word_through_a_cgru_by_hand():
     sizes = {"embedding": 2, "d_model": 2, "units": 3}
     one_way = 2 * 9 + 3 * 9  # x W and h U, three gates
@@ -197,13 +192,15 @@ def test_a_sentence_of_one_word_through_a_cgru_by_hand():
     second = 6 * 9 + 3 * 9
     readout = 3 * 2 + 2 * 2 + 6 * 2
     multiply_adds = encoder + begin + keys + first + attention + second + readout
-    found = flops.forward(recurrent(member="cgru", **sizes), 1, 1, vocabulary=11)
+    found = flops.forward(recurrent_config(member="cgru", **sizes), 1, 1, vocabulary=11)
     assert found == 2 * (multiply_adds + 2 * 11)
 
 
 @pytest.mark.parametrize("changes", MEMBERS, ids=str)
 def test_the_traced_train_step_of_a_recurrent_model_has_the_operations_counted(changes):
-    it = dataclasses.replace(base(**{"loss.block": 64}), model=recurrent(**changes))
+    it = dataclasses.replace(
+        base(**{"loss.block": 64}), model=recurrent_config(**changes)
+    )
     rows, source, target, vocabulary = 8, 9, 7, 23
     model = models.make(it, vocabulary, vocabulary)
     state = jax.eval_shape(lambda: steps.init_state(it, model))
@@ -235,9 +232,10 @@ def test_a_transformer_counted_as_other_models_are_has_the_operations_of_the_for
 
 
 def test_operations_of_arrays_of_lengths_are_those_of_each_pair():
-    model = recurrent(member="cgru")
+    model = recurrent_config(member="cgru")
     lengths = np.array([[1, 7, 30], [4, 2, 11]])
-    found = flops.forward(model, *lengths, vocabulary=23)  # type: ignore[arg-type]
+    sources, targets = lengths
+    found: Any = flops.forward(model, sources, targets, 23)
     each = [flops.forward(model, s, t, 23) for s, t in lengths.T.tolist()]
     assert found.tolist() == each
     assert flops.per_target_token(model, 7, 2, 23) == each[1] / 2
@@ -256,7 +254,7 @@ def scanned(jaxpr: Any) -> int:
 
 @pytest.mark.parametrize("changes", MEMBERS, ids=str)
 def test_sequential_steps_are_the_turns_of_the_loops(changes):
-    it = recurrent(**changes)
+    it = recurrent_config(**changes)
     model = models.rnn.Model(it, 23, 23)
     ids = [jax.ShapeDtypeStruct((1, n), np.int32) for n in (9, 7)]
     params, features = models.abstract(model), functools.partial(models.features, model)
