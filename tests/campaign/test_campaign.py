@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from campaign import calls, kills, run
+from campaign.place import make, quick
 
 
 @pytest.mark.slow
@@ -15,6 +16,15 @@ def test_all_is_refused_or_right_and_nothing_is_lost(part, tmp_path):
     print(run.table(run.counted(found)))
     wrong = [run.shown(one) for one in found if one.problem]
     assert found and not wrong, "\n".join(wrong)
+
+
+@pytest.mark.slow
+def test_a_sample_of_the_calls_is_refused_or_right(tmp_path):
+    with quick(tmp_path / "xla"):
+        found = list(calls.outcomes(make(tmp_path / "place"), every=4))
+    print(run.table(run.counted(found)))
+    wrong = [run.shown(one) for one in found if one.problem]
+    assert len(found) > 200 and not wrong, "\n".join(wrong)
 
 
 def test_the_page_shows_the_counts_of_the_last_campaign():

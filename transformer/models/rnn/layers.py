@@ -34,7 +34,8 @@ class Cell(nn.Module):
         kind, n = recurrent.CELLS[self.kind], self.units
         columns = kind.gates * n
         self.kernel_input = kernel_of(self, "kernel_input", (self.width, columns))
-        self.bias_input = self.param("bias_input", nn.initializers.zeros, (columns,))
+        remembering = _remembering if self.kind == "lstm" else nn.initializers.zeros
+        self.bias_input = self.param("bias_input", remembering, (columns,))
         self.kernels = {
             name: kernel_of(self, f"kernel_{name}", (n, width * n), _orthogonal)
             for name, width in kind.products.items()
@@ -69,6 +70,11 @@ class Cell(nn.Module):
     def held(self) -> recurrent.Held:
         """Return the vectors that a step reads."""
         return recurrent.Held(self.bias, self.gain)
+
+
+def _remembering(key: jax.Array, shape: tuple[int], dtype: Any = jnp.float32):
+    """Return biases of i, f, g and o: 1 for f, so that at first a cell is kept."""
+    return jnp.repeat(jnp.array([0, 1, 0, 0], dtype), shape[0] // 4)
 
 
 def _orthogonal(
