@@ -53,6 +53,11 @@ SMALL: dict[str, dict[str, Any]] = {
     "rnn:gnmt": RNN | {"member": "gnmt", "units": 16, "layers": 3},
     "toy": {"d_model": 16},
 }
+# Near others of this list, and long to compile: with -m slow they are held to it, too.
+LONG = {"rnn:luong general global", "rnn:gnmt"}
+KINDS = [
+    pytest.param(kind, marks=pytest.mark.slow if kind in LONG else ()) for kind in SMALL
+]
 V = 23
 
 
@@ -83,13 +88,13 @@ def test_every_kind_of_model_is_here():
 
 
 @pytest.mark.parametrize("name", check.CHECKS)
-@pytest.mark.parametrize("kind", SMALL)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_self_checks(kind, name):
     subject = check.subject(None, settings_of(kind))
     assert check.CHECKS[name](subject) <= check.TOLERANCE
 
 
-@pytest.mark.parametrize("kind", SMALL)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_parameter_has_one_partition_rule(kind):
     model = models.make(settings_of(kind), V, V)
     tree = models.abstract(model)
@@ -103,7 +108,7 @@ def test_every_parameter_has_one_partition_rule(kind):
         assert [len(axes) for axes in fitting] == [leaf.ndim], name
 
 
-@pytest.mark.parametrize("kind", SMALL)
+@pytest.mark.parametrize("kind", KINDS)
 def test_shapes_of_every_method(kind):
     b, s, t, j, length = 3, 5, 7, 2, 11
     model = models.make(settings_of(kind), V, V)
@@ -131,7 +136,7 @@ def test_shapes_of_every_method(kind):
     assert all(x.shape[:1] in ((), (b,)) for x in jax.tree.leaves(cache))
 
 
-@pytest.mark.parametrize("kind", SMALL)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_step_of_microbatches_is_that_of_the_batch(kind):
     results = []
     rng = np.random.default_rng(0)
@@ -154,7 +159,7 @@ def test_a_step_of_microbatches_is_that_of_the_batch(kind):
         np.testing.assert_allclose(a, b, atol=rate, rtol=0)
 
 
-@pytest.mark.parametrize("kind", SMALL)
+@pytest.mark.parametrize("kind", KINDS)
 def test_ensembles_and_prefixes_search_it(kind):
     model = models.make(settings_of(kind), V, V)
     draws = [models.init(model, jax.random.key(seed)) for seed in (0, 1)]
@@ -190,7 +195,7 @@ def test_ensembles_and_prefixes_search_it(kind):
     np.testing.assert_allclose(found.log_probabilities[:, 0], expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", SMALL)
+@pytest.mark.parametrize("kind", KINDS)
 def test_it_trains_evaluates_and_translates(kind, tmp_path):
     write_digits(tmp_path)
     c = settings_of(
