@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from transformer import config
 from transformer.models.modules import Linear, kernel_of
 from transformer.models.rnn.decoders import Memory, Output, attend
-from transformer.models.rnn.layers import Cell, State, all_named, named
+from transformer.models.rnn.layers import Cell, State, matrices_of_stack, named
 from transformer.nn import recurrent, scores
 
 RESIDUAL = 2  # the first layer, from 0, whose input is added to its output
@@ -64,12 +64,8 @@ class Gnmt(nn.Module):
         return self.cells[0].gates(y)
 
     def weights(self):
-        cells = {
-            f"layer_{i}": cell.matrices(with_input=i > 0)
-            for i, cell in enumerate(self.cells)
-        }
         its = {"query": self.kernel_query, "context": self.kernel_context}
-        return all_named(cells) | its
+        return matrices_of_stack(self.cells) | its
 
     @staticmethod
     def cell(multiply: Any, memory: Memory, state: Stack, x: Any):

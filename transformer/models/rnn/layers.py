@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flax.linen as nn
@@ -99,6 +99,16 @@ def all_named(matrices: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         for cell, its in matrices.items()
         for name, matrix in its.items()
     }
+
+
+def matrices_of_stack(cells: Sequence[Cell]) -> dict[str, matmul.Kernel]:
+    """Return the matrices of cells one above the other, the lowest without its input.
+
+    The product of that one's input is made outside the loop.
+    """
+    return all_named(
+        {f"layer_{i}": cell.matrices(with_input=i > 0) for i, cell in enumerate(cells)}
+    )
 
 
 class Layer(nn.Module):

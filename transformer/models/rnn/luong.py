@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from transformer import config
 from transformer.models.modules import kernel_of
 from transformer.models.rnn.decoders import Memory, Output, weighted
-from transformer.models.rnn.layers import Cell, State, all_named, named
+from transformer.models.rnn.layers import Cell, State, matrices_of_stack, named
 from transformer.nn import matmul, recurrent, scores
 
 
@@ -88,11 +88,7 @@ class Luong(nn.Module):
         return self.cells[0].gates(y)
 
     def weights(self):
-        cells = {
-            f"layer_{i}": cell.matrices(with_input=i > 0)
-            for i, cell in enumerate(self.cells)
-        }
-        return all_named(cells) | dict(self.matrices)
+        return matrices_of_stack(self.cells) | dict(self.matrices)
 
     @property
     def cell(self):
