@@ -182,17 +182,15 @@ class Checkpoints:
 
     def best(self) -> int | None:
         """Return the step of the lowest metric, None where none has one."""
-        ranked = self._ranked(self.steps())
-        return min(ranked, key=lambda step: ranked[step]) if ranked else None
+        return _best(self._records())
 
-    def _ranked(self, steps: Sequence[int]) -> dict[int, float]:
-        """Return the metrics of those steps that have one, and are to be kept."""
-        found = {}
-        for step in steps:
+    def _records(self) -> dict[int, dict[str, Any]]:
+        """Return the record of each step; of a damaged one nothing."""
+        found: dict[int, dict[str, Any]] = {}
+        for step in self.steps():
+            found[step] = {}
             with contextlib.suppress(Damaged):
-                record = _record(self.folder / str(step))
-                if not record["temporary"] and record["metric"] is not None:
-                    found[step] = record["metric"]
+                found[step] = _record(self.folder / str(step))
         return found
 
     def metadata(self) -> dict[str, Any]:
@@ -237,16 +235,10 @@ class Checkpoints:
 
     def _kept(self, newest: int) -> set[int]:
         """Return the steps to keep: the newest, the latest ones and the best."""
-        steps = self.steps()
-        regular = [step for step in steps if not self._is_temporary(step)]
-        best = self.best()
+        records = self._records()
+        regular = [step for step, record in records.items() if not _temporary(record)]
+        best = _best(records)
         return {newest, *regular[-self._keep :], *([] if best is None else [best])}
-
-    def _is_temporary(self, step: int) -> bool:
-        """Return whether a checkpoint is; a damaged one is not."""
-        with contextlib.suppress(Damaged):
-            return _record(self.folder / str(step))["temporary"]
-        return False
 
     def _remove_unless(self, wanted: Callable[[int], bool]) -> None:
         """Remove incomplete checkpoints, and those of steps that are not wanted."""
@@ -261,6 +253,20 @@ class Checkpoints:
                     _remove(path)
             elif not wanted(int(name)):
                 _remove(_set_aside(path))
+
+
+def _temporary(record: Mapping[str, Any]) -> bool:
+    return bool(record.get("temporary"))
+
+
+def _best(records: Mapping[int, Mapping[str, Any]]) -> int | None:
+    """Return the step of the lowest metric among those that are to be kept."""
+    ranked = {
+        step: record["metric"]
+        for step, record in records.items()
+        if record.get("metric") is not None and not _temporary(record)
+    }
+    return min(ranked, key=lambda step: ranked[step]) if ranked else None
 
 
 def steps_in(folder: Path) -> list[int]:
