@@ -29,6 +29,7 @@ def get_config(variant: str = "as_written") -> ConfigDict:
     config.data.test = "test"  # newstest2014, 3,003 lines
     config.data.train_pairs = 0
     config.data.digits = 9
+    config.data.test_digits = 0
     config.data.max_length = 256
     config.data.prepared = ""
     config.data.measure = "bleu"

@@ -107,7 +107,8 @@ POSITIVE = (
     "decode.average parallel.fsdp parallel.tensor"
 ).split()
 NOT_NEGATIVE = (
-    "data.train_pairs tokenizer.vocab_size model.vocab_size model.window "
+    "data.train_pairs data.test_digits tokenizer.vocab_size model.vocab_size "
+    "model.window "
     "optimizer.step_offset optimizer.clip_norm train.evaluate_every "
     "train.checkpoint_every train.checkpoint_minutes decode.alpha decode.extra_tokens "
     "loss.block decode.tokens optimizer.rate optimizer.decay_patience "
@@ -141,7 +142,7 @@ RANGES = (
     + [(key, x, "at least 0 and less than 1") for key in RATES for x in (-0.5, 1.0)]
     + [(key, "x", f"one of {choices}") for key, choices in CHOICES.items()]
     + [("seed", x, "0 or more and less than 2^32") for x in (-1, 2**32)]
-    + [("data.digits", 10, "at most 9")]
+    + [(key, 10, "at most 9") for key in ("data.digits", "data.test_digits")]
     + [("optimizer.decay", x, "above 0 and at most 1") for x in (0, 1.5)]
     + [("parallel.data", x, "1 or more, or -1 for what is left") for x in (0, -2)]
 )

@@ -34,6 +34,7 @@ Decay = Annotated[float, Check(lambda x: 0 < x <= 1, "above 0 and at most 1")]
 LengthPenalty = Literal["gnmt", "power"]  # ((5 + length) / 6)^alpha or length^alpha
 Seed = Annotated[int, Check(lambda x: 0 <= x < 2**32, "0 or more and less than 2^32")]
 Digits = Annotated[Positive[int], Check(lambda x: x <= 9, "at most 9")]
+TestDigits = Annotated[NotNegative[int], Check(lambda x: x <= 9, "at most 9")]
 # It may be that of a folder, as in an ablation.
 Name = Annotated[
     str,

@@ -12,6 +12,7 @@ from transformer.config.values import resolve
 # Keys that are newer than some runs, with what those did.
 NEWER = {
     "data.digits": 9,
+    "data.test_digits": 0,
     "data.measure": "bleu",
     "batch.length_multiple": 1,
     "batch.lengths": 1,

@@ -15,6 +15,7 @@ from transformer.config.checks import (
     Positive,
     Rate,
     Seed,
+    TestDigits,
     refuse,
 )
 
@@ -33,6 +34,8 @@ class Data:
     test: str
     train_pairs: NotNegative[int]  # use this many training pairs, 0 = all there are
     digits: Digits  # numbers: of at most this many digits
+    # Numbers: those of the test have more than ``digits``, at most so many; 0 = as few.
+    test_digits: TestDigits
     max_length: Positive[int]  # tokens per side with EOS; longer pairs are left out
     prepared: str  # folder of the encoded corpus, "" = inside the workdir
     measure: str  # a name of metrics.MEASURES: "bleu"
@@ -102,7 +105,7 @@ class Recurrent(Model):
     embedding: Positive[int]  # m, of the embedding tables
     units: Positive[int]  # n, of each direction and of the decoder
     layers: Positive[int]  # of the encoder; of the decoder of luong and gnmt too
-    # ``dropout`` is that of embeddings and between layers of the encoder.
+    # ``dropout`` is that of embeddings and between layers.
     context_dropout: Rate  # on the annotations of the source
     readout_dropout: Rate  # on what the output matrix is multiplied by
     encoder_norm: bool  # cgru: layer normalisation inside the encoder's cells

@@ -11,6 +11,7 @@ from transformer.config.checks import UserError, refuse, type_and_checks
 from transformer.config.keys import (
     MODELS,
     Config,
+    Data,
     Model,
     Optimizer,
     Recurrent,
@@ -32,6 +33,7 @@ def resolve(values: Mapping[str, Any]) -> Config:
         range, or at odds with another.
     """
     config = _group(Config, values, "")
+    _check_data(config.data)
     _check_model(config)
     _check_batch(config)
     _check_parallel(config)
@@ -77,6 +79,12 @@ def _value(hint: Any, value: Any, key: str) -> Any:
         if not check.passes(value):
             refuse(key, check.expected, value)
     return value
+
+
+def _check_data(data: Data) -> None:
+    if data.test_digits and data.test_digits <= data.digits:
+        expected = f"0 or more than data.digits = {data.digits}"
+        refuse("data.test_digits", expected, data.test_digits)
 
 
 def _check_model(config: Config) -> None:
