@@ -29,9 +29,15 @@ attention, have its sizes and its recipe; docs/results.md says what they reach.
         --config.data.dir=multi30k/bpe --workdir=runs/luong
     transformer train --config=experiments/multi30k.py:encdec \\
         --config.data.dir=multi30k/bpe --workdir=runs/encdec
+
+``:convs2s`` is the small size of ConvS2S, 4 and 3 layers of 256, with Adam.
+
+    transformer train --config=experiments/multi30k.py:convs2s \\
+        --config.data.dir=multi30k/bpe --workdir=runs/convs2s
 """
 
 import base
+import convs2s
 import rnnsearch
 from ml_collections import ConfigDict
 
@@ -42,7 +48,11 @@ RECURRENT = ("cgru", "rnnsearch", "luong", "encdec")
 
 
 def get_config(variant: str = "raw") -> ConfigDict:
-    """Return the configuration of a variant: "raw", "tiny" or one of ``RECURRENT``."""
+    """Return the configuration of a variant.
+
+    Args:
+      variant: "raw", "tiny", "convs2s" or one of ``RECURRENT``.
+    """
     config = base.get_config()
     config.name = f"multi30k_{variant}"
     config.data.source = "text"
@@ -73,8 +83,10 @@ def get_config(variant: str = "raw") -> ConfigDict:
         _raw(config)
     elif variant in RECURRENT:
         _recurrent(config, variant)
+    elif variant == "convs2s":
+        _convs2s(config)
     else:
-        names = ", :".join(["raw", "tiny", *RECURRENT])
+        names = ", :".join(["raw", "tiny", *RECURRENT, "convs2s"])
         raise ValueError(f"expected :{names}, got :{variant}")
     return config
 
@@ -134,5 +146,21 @@ def _recurrent(config: ConfigDict, member: str) -> None:
     config.decode.checkpoint = "best"
     config.decode.average = 1
     config.decode.beam = 12
+    config.decode.alpha = 1.0
+    config.decode.length_penalty = "power"
+
+
+def _convs2s(config: ConfigDict) -> None:
+    config.tokenizer.kind = "whitespace"
+    config.tokenizer.vocab_size = 0
+    config.tokenizer.joint = False
+    config.batch.tokens = 2048
+    config.model = convs2s.keys(**convs2s.SMALL, max_positions=128, dropout=0.3)
+    convs2s.adam(config, 1e-3, 500)
+    config.train.steps = 5000
+    config.train.evaluate_every = 250
+    config.train.checkpoint_every = 250
+    config.train.keep = 5
+    config.decode.average = 5
     config.decode.alpha = 1.0
     config.decode.length_penalty = "power"

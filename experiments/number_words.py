@@ -13,9 +13,15 @@ numbers translated exactly, after at most 3 minutes on 2 CPU cores.
         --workdir=runs/rnnsearch
     transformer train --config=experiments/number_words.py:luong --workdir=runs/luong
     transformer train --config=experiments/number_words.py:encdec --workdir=runs/encdec
+
+``:convs2s`` is a convolutional one, with attention in both layers of its decoder.
+
+    transformer train --config=experiments/number_words.py:convs2s \\
+        --workdir=runs/convs2s
 """
 
 import base
+import convs2s
 import rnnsearch
 from ml_collections import ConfigDict
 
@@ -23,7 +29,11 @@ RECURRENT = ("cgru", "rnnsearch", "luong", "encdec")
 
 
 def get_config(variant: str = "transformer") -> ConfigDict:
-    """Return the configuration of a model: "transformer" or one of ``RECURRENT``."""
+    """Return the configuration of a model.
+
+    Args:
+      variant: "transformer", "convs2s" or one of ``RECURRENT``.
+    """
     config = base.get_config()
     config.name = "numbers"
     config.data.source = "numbers"
@@ -49,8 +59,10 @@ def get_config(variant: str = "transformer") -> ConfigDict:
     config.train.checkpoint_minutes = 0.0
     if variant in RECURRENT:
         _recurrent(config, variant)
+    elif variant == "convs2s":
+        _convs2s(config)
     elif variant != "transformer":
-        names = ", :".join(["transformer", *RECURRENT])
+        names = ", :".join(["transformer", *RECURRENT, "convs2s"])
         raise ValueError(f"expected :{names}, got :{variant}")
     return config
 
@@ -67,3 +79,16 @@ def _recurrent(config: ConfigDict, member: str) -> None:
     if member == "luong":  # with the others' it had learnt nothing after 400 steps
         config.optimizer.scale = 1.0
         config.train.steps = 800
+
+
+def _convs2s(config: ConfigDict) -> None:
+    config.name = "numbers_convs2s"
+    config.model = convs2s.keys(
+        embedding=128,
+        d_model=128,
+        encoder="2x128k3",
+        decoder="2x128k3",
+        max_positions=128,
+        dropout=0.1,
+    )
+    convs2s.adam(config, 2e-3, 100)

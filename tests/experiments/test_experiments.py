@@ -25,8 +25,9 @@ PINS = Path(__file__).with_name("experiments.json")
 PINNED: dict[str, dict[str, Any]] = json.loads(PINS.read_text())
 FILES = ["base", "base:as_run", "big", "en_fr:base", "en_fr:big", "multi30k"]
 FILES += ["multi30k:tiny", "number_words", "text", "gnmt", "rnnsearch"]
-FILES += ["rnnsearch:encdec"]
 FILES += ["length", "length:learned", "length:none"]
+FILES += ["rnnsearch:encdec", "convs2s", "convs2s:en_ro", "convs2s:iwslt"]
+FILES += ["convs2s:adam", "multi30k:convs2s", "number_words:convs2s"]
 FILES += [
     f"{stem}:{member}"
     for stem in ("multi30k", "number_words")

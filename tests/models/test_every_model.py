@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support import toy
 from support.configs import base, experiment
-from support.models import RNN
+from support.models import CONVS2S, RNN
 from support.runs import write_digits
 
 from transformer import config, decode, models, objective, step, train
@@ -51,6 +51,7 @@ SMALL: dict[str, dict[str, Any]] = {
         for score, attention in LUONG
     },
     "rnn:gnmt": RNN | {"member": "gnmt", "units": 16, "layers": 3},
+    "convs2s": CONVS2S,
     "toy": {"d_model": 16},
 }
 # Near others of this list, and long to compile: with -m slow they are held to it, too.
@@ -113,6 +114,7 @@ def test_shapes_of_every_method(kind):
     b, s, t, j, length = 3, 5, 7, 2, 11
     model = models.make(settings_of(kind), V, V)
     params, d = models.abstract(model), model.config.d_model
+    d += kind == "convs2s"  # the bias of its output is a column of the table
     source, inputs = (jax.ShapeDtypeStruct((b, n), jnp.int32) for n in (s, t))
     shape = functools.partial(jax.tree.map, lambda x: x.shape)
     features = functools.partial(models.features, model)

@@ -11,7 +11,7 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from ml_collections import ConfigDict
 from support.configs import base, experiment
-from support.models import recurrent_config
+from support.models import convolutional_config, recurrent_config
 
 from transformer import config, models
 from transformer import step as steps
@@ -272,7 +272,54 @@ def test_a_transformer_reads_at_once_and_writes_word_by_word():
     assert flops.sequential_steps(model, 30, 20, given=True) == 6 + 6
 
 
+CONVOLUTIONAL = {
+    "d_model": 5,
+    "embedding": 2,
+    "encoder": "2x3k3",
+    "decoder": "1x3k3+1x4k1",
+}
+
+
+def test_a_pair_of_sentences_through_convolutions_by_hand():
+    source, target, v = 7, 4, 11
+    block = 3 * 3 * 2 * 3  # k inputs of width 3, twice the width
+    encoder = 2 * 3 + 2 * block + 3 * 2
+    attention = [width * 2 + 2 * width + 2 * source * 2 for width in (3, 4)]
+    decoder = 2 * 3 + block + 3 * 2 * 4 + 3 * 4 + sum(attention) + 4 * 5
+    it = convolutional_config(**CONVOLUTIONAL)
+    found = flops.forward(it, source, target, v)
+    assert found == 2 * (source * encoder + target * (decoder + 5 * v))
+
+
+@pytest.mark.parametrize("remat", ["none", "layers", "dots"])
+def test_what_a_train_step_of_convolutions_recomputes(remat):
+    changes = {"loss.block": 64, "parallel.remat": remat}
+    it = dataclasses.replace(
+        base(**changes), model=convolutional_config(**CONVOLUTIONAL)
+    )
+    rows, source, target, v = 8, 9, 7, 23
+    model = models.make(it, v, v)
+    state = jax.eval_shape(lambda: steps.init_state(it, model))
+    batch = {
+        "source": jax.ShapeDtypeStruct((rows, source), np.int32),
+        "target": jax.ShapeDtypeStruct((rows, target), np.int32),
+    }
+    counted = flops.traced(steps.make_train_step(it, model), state, batch)
+    formula = flops.train_step(it.model, rows, source, target, v)
+    formula += rows * flops.recomputed(it.model, source, target, remat)
+    # The bias of the output is a column of its matrix, and so multiplied.
+    assert counted == formula + 3 * 2 * rows * target * v
+
+
+def test_convolutions_read_at_once_and_write_word_by_word():
+    it = convolutional_config(encoder="20x8k3", decoder="3x8k3")
+    assert flops.sequential_steps(it, 30, 12) == 20 + 12 * 3
+    assert flops.sequential_steps(it, 30, 12, given=True) == 20 + 3
+
+
 def test_steps_of_an_unknown_kind_are_refused():
     model = config.Model("toy", 0, 16, 0.1, "two", "float32")
-    with pytest.raises(UserError, match="model.kind: expected transformer or rnn, got"):
+    with pytest.raises(
+        UserError, match="model.kind: expected transformer, rnn or convs2s"
+    ):
         flops.sequential_steps(model, 3, 3)

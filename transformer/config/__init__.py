@@ -7,11 +7,13 @@ nothing else is ever passed around, so a wrong name fails where it is written.
 
 from transformer.config.checks import (
     Check,
+    Convolution,
     LengthPenalty,
     NotNegative,
     Positive,
     Seed,
     UserError,
+    convolutions,
     refuse,
     type_and_checks,
 )
@@ -28,6 +30,7 @@ from transformer.config.keys import (
     MODELS,
     Batch,
     Config,
+    Convolutional,
     Data,
     Decode,
     Loss,
@@ -48,6 +51,8 @@ __all__ = [
     "Batch",
     "Check",
     "Config",
+    "Convolution",
+    "Convolutional",
     "Data",
     "Decode",
     "LengthPenalty",
@@ -63,6 +68,7 @@ __all__ = [
     "Train",
     "Transformer",
     "UserError",
+    "convolutions",
     "difference",
     "digest",
     "flatten",

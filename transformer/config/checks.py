@@ -6,7 +6,7 @@ import dataclasses
 import re
 import typing
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar
 
 
 class UserError(Exception):
@@ -41,6 +41,41 @@ Name = Annotated[
     Check(
         lambda x: x.isprintable() and all(p.strip(".") for p in re.split(r"[/\\]", x)),
         "a name such as base or table3/base, without .. and empty parts",
+    ),
+]
+
+
+class Convolution(NamedTuple):
+    """A layer that convolves over time."""
+
+    width: int  # d, of its output
+    kernel: int  # k, positions
+
+
+def convolutions(text: str) -> tuple[Convolution, ...]:
+    """Read layers, "NxDkK" for N of width D and kernel K, joined by "+".
+
+    Returns:
+      The layers from the first to the last; none if it is not so written.
+
+    >>> convolutions("2x512k3+1x2048k1")[1:]
+    (Convolution(width=512, kernel=3), Convolution(width=2048, kernel=1))
+    """
+    found: list[Convolution] = []
+    for part in text.split("+"):
+        numbers = re.fullmatch(r"([1-9]\d{0,2})x([1-9]\d{0,5})k([1-9]\d{0,2})", part)
+        if not numbers:
+            return ()
+        count, width, kernel = map(int, numbers.groups())
+        found += [Convolution(width, kernel)] * count
+    return tuple(found)
+
+
+Convolutions = Annotated[
+    str,
+    Check(
+        lambda x: bool(convolutions(x)),
+        "layers such as 9x512k3+2x2048k1, 9 of width 512 and kernel 3 and 2 more",
     ),
 ]
 Parts = Annotated[

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Literal
 
 from transformer.config.checks import (
+    Convolutions,
     Decay,
     Digits,
     LengthPenalty,
@@ -118,8 +119,23 @@ class Recurrent(Model):
     max_positions: NotNegative[int]  # with location: source positions that have scores
 
 
+@dataclasses.dataclass(frozen=True)
+class Convolutional(Model):
+    """The sizes of a convolutional encoder-decoder; ``d_model`` is its output width."""
+
+    embedding: Positive[int]  # f, of tables, positions and attention
+    # Layers, "9x512k3+2x2048k1": 9 of width 512 and kernel 3, then 2 of 2,048 and 1.
+    encoder: Convolutions
+    decoder: Convolutions
+    max_positions: Positive[int]  # rows of each of both tables of positions
+
+
 # A kind of model with keys of its own is one dataclass above and one line here.
-MODELS: dict[str, type[Model]] = {"transformer": Transformer, "rnn": Recurrent}
+MODELS: dict[str, type[Model]] = {
+    "transformer": Transformer,
+    "rnn": Recurrent,
+    "convs2s": Convolutional,
+}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,10 +7,16 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from transformer.config.checks import UserError, refuse, type_and_checks
+from transformer.config.checks import (
+    UserError,
+    convolutions,
+    refuse,
+    type_and_checks,
+)
 from transformer.config.keys import (
     MODELS,
     Config,
+    Convolutional,
     Data,
     Model,
     Optimizer,
@@ -93,6 +99,8 @@ def _check_model(config: Config) -> None:
         refuse("model.tying", "two or none where tokenizer.joint=False", model.tying)
     if isinstance(model, Recurrent):
         _check_recurrent(model)
+    if isinstance(model, Convolutional):
+        _check_convolutional(model, longest)
     if not isinstance(model, Transformer):
         return
     if model.positions.startswith("sinusoidal") and model.d_model % 2:
@@ -138,6 +146,18 @@ def _check_recurrent(model: Recurrent) -> None:
         refuse("model.window", expected, model.window)
     if (model.score == "location") != bool(model.max_positions):
         expected = "above 0 with score location, else 0"
+        refuse("model.max_positions", expected, model.max_positions)
+
+
+def _check_convolutional(model: Convolutional, longest: int) -> None:
+    if model.tying != "none" and model.embedding != model.d_model:
+        expected = f"model.d_model = {model.d_model} where tables are tied"
+        refuse("model.embedding", expected, model.embedding)
+    if not all(layer.kernel % 2 for layer in convolutions(model.encoder)):
+        expected = "odd kernels, which reach as far to both sides"
+        refuse("model.encoder", expected, model.encoder)
+    if model.max_positions < longest:
+        expected = f"at least data.max_length = {longest}"
         refuse("model.max_positions", expected, model.max_positions)
 
 

@@ -217,6 +217,7 @@ def sequential_steps(
     * Recurrent: one for each token read by each layer of the encoder; for each token
       written as many as the decoder has cells one after the other: the layers of
       "luong" and "gnmt", 2 of "cgru", else 1. Words that are given save no step.
+    * ConvS2S: as of a Transformer, with the layers that each side has.
 
     Args:
       settings: of the model.
@@ -240,7 +241,12 @@ def sequential_steps(
             "gnmt": layers,
         }
         return layers * source + cells[settings.member] * target
-    return config.refuse("model.kind", "transformer or rnn", settings.kind)
+    if isinstance(settings, config.Convolutional):
+        encoder, decoder = map(
+            config.convolutions, (settings.encoder, settings.decoder)
+        )
+        return len(encoder) + len(decoder) * (1 if given else target)
+    return config.refuse("model.kind", "transformer, rnn or convs2s", settings.kind)
 
 
 def train_step(
@@ -271,16 +277,35 @@ def recomputed(settings: config.Model, source: int, target: int, remat: str) -> 
       settings: sizes.
       source: S.
       target: T.
-      remat: ``parallel.remat``; "layers": both stacks, "dots": in each attention the
-        products with no parameter, ``h (d_k + d_v) n m`` of n queries and m keys.
+      remat: ``parallel.remat``; "layers": both stacks, of ConvS2S what later products
+        need of them; "dots": in each attention the products with no parameter,
+        ``h (d_k + d_v) n m`` of n queries and m keys.
 
     Returns:
       Operations, 2 per multiply-add.
     """
     if remat == "none":
         return 0
+    if isinstance(settings, config.Convolutional):
+        return _recomputed_blocks(settings, source, target, remat)
     if remat == "layers":
         return forward(settings, source, target, vocabulary=0)
     pairs = source**2 + target**2 + source * target
     c = config.transformer(settings)
     return 2 * c.layers * c.heads * (c.d_k + c.d_v) * pairs
+
+
+def _recomputed_blocks(
+    c: config.Convolutional, source: int, target: int, remat: str
+) -> int:
+    """Count for ConvS2S; nothing needs the results of its residual maps and of W_o."""
+    sides = [config.convolutions(text) for text in (c.encoder, c.decoder)]
+    total = 2 * len(sides[1]) * source * target * c.embedding  # energies and sums
+    if remat == "layers":
+        for layers, length in zip(sides, (source, target), strict=True):
+            inputs = layers[0].width
+            for width, kernel in layers:
+                total += length * kernel * inputs * 2 * width
+                inputs = width
+        total += target * sum(layer.width for layer in sides[1]) * c.embedding
+    return 2 * total
