@@ -27,6 +27,7 @@ from transformer.config.earlier import NEWER, resolve_saved, upgraded
 from transformer.config.keys import (
     MODELS,
     Batch,
+    ByteNet,
     Config,
     Data,
     Decode,
@@ -46,6 +47,7 @@ __all__ = [
     "MODELS",
     "NEWER",
     "Batch",
+    "ByteNet",
     "Check",
     "Config",
     "Data",

@@ -10,6 +10,7 @@ from typing import Any
 from transformer.config.checks import UserError, refuse, type_and_checks
 from transformer.config.keys import (
     MODELS,
+    ByteNet,
     Config,
     Model,
     Optimizer,
@@ -85,6 +86,8 @@ def _check_model(config: Config) -> None:
         refuse("model.tying", "two or none where tokenizer.joint=False", model.tying)
     if isinstance(model, Recurrent):
         _check_recurrent(model)
+    if isinstance(model, ByteNet):
+        _check_bytenet(model)
     if not isinstance(model, Transformer):
         return
     if model.positions.startswith("sinusoidal") and model.d_model % 2:
@@ -93,6 +96,16 @@ def _check_model(config: Config) -> None:
     if model.positions == "learned" and model.max_positions < longest:
         expected = f"at least data.max_length = {longest}"
         refuse("model.max_positions", expected, model.max_positions)
+
+
+def _check_bytenet(model: ByteNet) -> None:
+    """See that blocks have half the channels, and that the encoder's are symmetric."""
+    if model.d_model % 2:
+        expected = "an even number, of which a block has half inside"
+        refuse("model.d_model", expected, model.d_model)
+    if model.kernel % 2 == 0:
+        expected = "an odd number: the encoder reads as far to each side"
+        refuse("model.kernel", expected, model.kernel)
 
 
 _OF_LUONG = {

@@ -11,13 +11,17 @@ import jax.numpy as jnp
 
 from transformer import config
 from transformer.config import Config
-from transformer.models import rnn, stacks, transformer
+from transformer.models import bytenet, rnn, stacks, transformer
 from transformer.models.modules import transposed_kernels
 from transformer.nn import dropout
 from transformer.nn.hardware import Hardware, arranged
 from transformer.parallel import Rules
 
-MODELS: dict[str, Any] = {"transformer": transformer, "rnn": rnn}
+MODELS: dict[str, Any] = {
+    "transformer": transformer,
+    "rnn": rnn,
+    "bytenet": bytenet,
+}
 
 
 class Model(Protocol):
