@@ -26,6 +26,7 @@ PINNED: dict[str, dict[str, Any]] = json.loads(PINS.read_text())
 FILES = ["base", "base:as_run", "big", "en_fr:base", "en_fr:big", "multi30k"]
 FILES += ["multi30k:tiny", "number_words", "text", "gnmt", "rnnsearch"]
 FILES += ["rnnsearch:encdec"]
+FILES += ["bytenet", "multi30k:bytenet", "number_words:bytenet"]
 FILES += [
     f"{stem}:{member}"
     for stem in ("multi30k", "number_words")

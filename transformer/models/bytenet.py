@@ -60,7 +60,7 @@ def grid_columns(length: Any, ratio: float) -> Any:
       length: |s|, a number or an array of whole numbers.
       ratio: a, to three decimal places or any near fraction.
 
-    Source: section 3.2, equation 2, with b = 0.
+    Source: section 3.2, with b = 0.
 
     >>> [grid_columns(n, 1.2) for n in (0, 1, 5, 6, 35)]
     [0, 2, 6, 8, 42]
@@ -80,7 +80,7 @@ class Block(nn.Module):
     ``x + W_3 ReLU(LN(conv(ReLU(LN(W_1 ReLU(LN(x)))))))``, each W with a bias, LN over
     the channels of a position.
 
-    Source: section 3.6, Figure 3 left.
+    Source: section 3.6, the block with ReLUs.
     """
 
     config: config.ByteNet

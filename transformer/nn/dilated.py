@@ -25,7 +25,7 @@ def taps(x: jax.Array, width: int, dilation: int, *, causal: bool) -> jax.Array:
     Returns:
       (B, T, k d).
 
-    Source: Kalchbrenner et al., arXiv:1610.10099v2, sections 3.3 and 3.4.
+    Source: Kalchbrenner et al., arXiv:1610.10099v2, sections 3.4 and 3.5.
 
     >>> taps(jnp.array([[[1.0], [2.0], [3.0]]]), 2, 2, causal=True)[0].tolist()
     [[0.0, 1.0], [0.0, 2.0], [1.0, 3.0]]
