@@ -84,6 +84,7 @@ def _bytenet(config: ConfigDict) -> None:
     bytenet.characters(config)
     config.data.max_length = 128  # bytes
     config.batch.tokens = 4096
+    config.batch.shapes = 4
     config.optimizer.rate = 1e-3
     config.optimizer.warmup = 50
     config.optimizer.clip_norm = 1.0
