@@ -34,9 +34,18 @@ attention, have its sizes and its recipe; docs/results.md says what they reach.
 
     transformer train --config=experiments/multi30k.py:convs2s \\
         --config.data.dir=multi30k/bpe --workdir=runs/convs2s
+
+``:bytenet`` reads and writes the bytes of the raw text with 10 + 10 blocks of dilated
+convolutions. No BLEU is to be expected of it: small reproductions of ByteNet are poor.
+What counts are its bits per byte, which ``transformer evaluate`` tells beside the
+perplexity, against those of ``experiments/bench/byte_ngram.py``.
+
+    transformer train --config=experiments/multi30k.py:bytenet \\
+        --config.data.dir=multi30k/raw --workdir=runs/bytenet
 """
 
 import base
+import bytenet
 import convs2s
 import rnnsearch
 from ml_collections import ConfigDict
@@ -48,11 +57,7 @@ RECURRENT = ("cgru", "rnnsearch", "luong", "encdec")
 
 
 def get_config(variant: str = "raw") -> ConfigDict:
-    """Return the configuration of a variant.
-
-    Args:
-      variant: "raw", "tiny", "convs2s" or one of ``RECURRENT``.
-    """
+    """Return the configuration of a variant, as the text above names them."""
     config = base.get_config()
     config.name = f"multi30k_{variant}"
     config.data.source = "text"
@@ -85,8 +90,10 @@ def get_config(variant: str = "raw") -> ConfigDict:
         _recurrent(config, variant)
     elif variant == "convs2s":
         _convs2s(config)
+    elif variant == "bytenet":
+        _bytenet(config)
     else:
-        names = ", :".join(["raw", "tiny", *RECURRENT, "convs2s"])
+        names = ", :".join(["raw", "tiny", *RECURRENT, "convs2s", "bytenet"])
         raise ValueError(f"expected :{names}, got :{variant}")
     return config
 
@@ -164,3 +171,19 @@ def _convs2s(config: ConfigDict) -> None:
     config.decode.average = 5
     config.decode.alpha = 1.0
     config.decode.length_penalty = "power"
+
+
+def _bytenet(config: ConfigDict) -> None:
+    config.model = bytenet.keys(d_model=2 * 192, sets=2, dropout=0.1)
+    bytenet.characters(config)
+    config.data.max_length = 256  # bytes; one pair is longer
+    config.batch.tokens = 4096
+    config.batch.length_multiple = 8
+    config.optimizer.rate = 1e-3
+    config.optimizer.warmup = 200
+    config.optimizer.clip_norm = 1.0
+    config.train.steps = 4000
+    config.train.evaluate_every = 250
+    config.train.checkpoint_every = 100
+    config.decode.extra_tokens = 100
+    config.decode.beam = 5

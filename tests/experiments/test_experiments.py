@@ -28,6 +28,7 @@ FILES += ["multi30k:tiny", "number_words", "text", "gnmt", "rnnsearch"]
 FILES += ["length", "length:learned", "length:none"]
 FILES += ["rnnsearch:encdec", "convs2s", "convs2s:en_ro", "convs2s:iwslt"]
 FILES += ["convs2s:adam", "multi30k:convs2s", "number_words:convs2s"]
+FILES += ["bytenet", "multi30k:bytenet", "number_words:bytenet"]
 FILES += [
     f"{stem}:{member}"
     for stem in ("multi30k", "number_words")

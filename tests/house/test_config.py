@@ -122,7 +122,7 @@ RATES = (
 CHOICES = {
     "device": "any, cpu, gpu, tpu",
     "tokenizer.kind": "sentencepiece, whitespace, bytes",
-    "model.kind": "transformer, rnn, convs2s",
+    "model.kind": "transformer, rnn, convs2s, bytenet",
     "model.norm": "post, pre",
     "model.positions": "sinusoidal, sinusoidal_concat, learned, none",
     "model.tying": "three, two, none",
@@ -265,7 +265,7 @@ def test_a_key_of_another_family_is_refused_by_name(families):
     )
     with pytest.raises(UserError, match="model.cell: expected one of gru, lstm, got"):
         config.resolve(toy(cell="rnn"))
-    kinds = "transformer, rnn, convs2s, toy"
+    kinds = "transformer, rnn, convs2s, bytenet, toy"
     with pytest.raises(UserError, match=f"model.kind: expected one of {kinds}"):
         config.resolve(toy(kind="none"))
 

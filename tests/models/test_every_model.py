@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support import toy
 from support.configs import base, experiment
-from support.models import CONVS2S, RNN
+from support.models import BYTENET, CONVS2S, RNN
 from support.runs import write_digits
 
 from transformer import config, decode, models, objective, step, train
@@ -52,6 +52,7 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "rnn:gnmt": RNN | {"member": "gnmt", "units": 16, "layers": 3},
     "convs2s": CONVS2S,
+    "bytenet": BYTENET,
     "toy": {"d_model": 16},
 }
 # Near others of this list, and long to compile: with -m slow they are held to it, too.

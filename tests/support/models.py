@@ -53,6 +53,15 @@ CONVS2S: dict[str, Any] = {
     "max_positions": 64,
     "tying": "none",
 }
+# Keys of a small ByteNet.
+BYTENET: dict[str, Any] = {
+    "d_model": 16,
+    "sets": 1,
+    "blocks": 2,
+    "kernel": 3,
+    "grid": 1.2,
+    "tying": "two",
+}
 
 
 def model_config(**changes: Any) -> config.Transformer:
@@ -70,6 +79,12 @@ def convolutional_config(**changes: Any) -> config.Convolutional:
     """Return a small convolutional model, with changes."""
     usual: dict[str, Any] = {"kind": "convs2s", "dropout": 0.1, "dtype": "float32"}
     return config.Convolutional(**({"vocab_size": 0} | usual | CONVS2S | changes))
+
+
+def bytenet_config(**changes: Any) -> config.ByteNet:
+    """Return a small ByteNet, with changes."""
+    usual: dict[str, Any] = {"kind": "bytenet", "dropout": 0.1, "dtype": "float32"}
+    return config.ByteNet(**({"vocab_size": 0} | usual | BYTENET | changes))
 
 
 def draw_params(model: Model, seed: int = 7) -> Any:

@@ -11,7 +11,7 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from ml_collections import ConfigDict
 from support.configs import base, experiment
-from support.models import convolutional_config, recurrent_config
+from support.models import bytenet_config, convolutional_config, recurrent_config
 
 from transformer import config, models
 from transformer import step as steps
@@ -225,6 +225,30 @@ def test_the_traced_train_step_of_a_recurrent_model_has_the_operations_counted(c
     assert counted - formula == remade
 
 
+@pytest.mark.parametrize("source, target", [(1, 1), (5, 7), (11, 4)])
+def test_the_traced_bytenet_has_the_operations_of_the_formula(source, target):
+    model = bytenet_config(d_model=10, sets=2)
+    traced = flops._up_to_output(model, source, target)
+    assert traced == flops.forward(model, source, target, vocabulary=0)
+
+
+def test_the_traced_train_step_of_a_bytenet_has_three_times_as_many():
+    it = dataclasses.replace(base(**{"loss.block": 64}), model=bytenet_config())
+    rows, source, target, vocabulary = 8, 9, 7, 23
+    model = models.make(it, vocabulary, vocabulary)
+    state = jax.eval_shape(lambda: steps.init_state(it, model))
+    batch = {
+        "source": jax.ShapeDtypeStruct((rows, source), np.int32),
+        "target": jax.ShapeDtypeStruct((rows, target), np.int32),
+    }
+    counted = flops.traced(steps.make_train_step(it, model), state, batch)
+    assert counted == flops.train_step(it.model, rows, source, target, vocabulary)
+    again = flops.recomputed(it.model, source, target, "layers")
+    finish = 2 * target * it.model.d_model**2
+    assert again + finish == flops.forward(it.model, source, target, vocabulary=0)
+    assert flops.recomputed(it.model, source, target, "dots") == 0
+
+
 def test_a_transformer_counted_as_other_models_are_has_the_operations_of_the_formula():
     model = settings(**{"model.layers": 2, "model.d_k": 16, "model.heads": 5}).model
     counted = flops._polynomial(flops._differences(model), 13, 6)
@@ -317,9 +341,14 @@ def test_convolutions_read_at_once_and_write_word_by_word():
     assert flops.sequential_steps(it, 30, 12, given=True) == 20 + 3
 
 
+def test_a_bytenet_reads_at_once_and_writes_character_by_character():
+    model = bytenet_config(sets=6, blocks=5)
+    assert flops.sequential_steps(model, 30, 20) == 30 + 20 * 30
+    assert flops.sequential_steps(model, 30, 20, given=True) == 30 + 30
+
+
 def test_steps_of_an_unknown_kind_are_refused():
     model = config.Model("toy", 0, 16, 0.1, "two", "float32")
-    with pytest.raises(
-        UserError, match="model.kind: expected transformer, rnn or convs2s"
-    ):
+    expected = "expected transformer, rnn, convs2s or bytenet, got"
+    with pytest.raises(UserError, match=expected):
         flops.sequential_steps(model, 3, 3)

@@ -29,6 +29,7 @@ from transformer.config.earlier import NEWER, resolve_saved, upgraded
 from transformer.config.keys import (
     MODELS,
     Batch,
+    ByteNet,
     Config,
     Convolutional,
     Data,
@@ -49,6 +50,7 @@ __all__ = [
     "MODELS",
     "NEWER",
     "Batch",
+    "ByteNet",
     "Check",
     "Config",
     "Convolution",

@@ -32,6 +32,9 @@ NotNegative = Annotated[Number, Check(lambda x: x >= 0, "0 or more"), _COUNTED]
 Rate = Annotated[float, Check(lambda x: 0 <= x < 1, "at least 0 and less than 1")]
 Decay = Annotated[float, Check(lambda x: 0 < x <= 1, "above 0 and at most 1")]
 LengthPenalty = Literal["gnmt", "power"]  # ((5 + length) / 6)^alpha or length^alpha
+# A set of convolutions reads over 2^blocks positions each way.
+Blocks = Annotated[Positive[int], Check(lambda x: x <= 16, "at most 16")]
+Grid = Annotated[float, Check(lambda x: 1 <= x <= 10, "at least 1 and at most 10")]
 Seed = Annotated[int, Check(lambda x: 0 <= x < 2**32, "0 or more and less than 2^32")]
 Digits = Annotated[Positive[int], Check(lambda x: x <= 9, "at most 9")]
 TestDigits = Annotated[NotNegative[int], Check(lambda x: x <= 9, "at most 9")]

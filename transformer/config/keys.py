@@ -6,9 +6,11 @@ import dataclasses
 from typing import Literal
 
 from transformer.config.checks import (
+    Blocks,
     Convolutions,
     Decay,
     Digits,
+    Grid,
     LengthPenalty,
     Name,
     NotNegative,
@@ -130,11 +132,23 @@ class Convolutional(Model):
     max_positions: Positive[int]  # rows of each of both tables of positions
 
 
+@dataclasses.dataclass(frozen=True)
+class ByteNet(Model):
+    """The sizes of dilated convolutions on one grid; ``d_model`` is the paper's 2 d."""
+
+    sets: Positive[int]  # in each of the two stacks
+    blocks: Blocks  # of a set, dilated by 1, 2, 4, ...
+    kernel: Positive[int]  # k
+    grid: Grid  # columns of the encoder for each token of the source
+    # ``dropout`` is that of embeddings and of what a block adds.
+
+
 # A kind of model with keys of its own is one dataclass above and one line here.
 MODELS: dict[str, type[Model]] = {
     "transformer": Transformer,
     "rnn": Recurrent,
     "convs2s": Convolutional,
+    "bytenet": ByteNet,
 }
 
 

@@ -15,6 +15,7 @@ from transformer.config.checks import (
 )
 from transformer.config.keys import (
     MODELS,
+    ByteNet,
     Config,
     Convolutional,
     Data,
@@ -101,6 +102,8 @@ def _check_model(config: Config) -> None:
         _check_recurrent(model)
     if isinstance(model, Convolutional):
         _check_convolutional(model, longest)
+    if isinstance(model, ByteNet):
+        _check_bytenet(model)
     if not isinstance(model, Transformer):
         return
     if model.positions.startswith("sinusoidal") and model.d_model % 2:
@@ -109,6 +112,16 @@ def _check_model(config: Config) -> None:
     if model.positions == "learned" and model.max_positions < longest:
         expected = f"at least data.max_length = {longest}"
         refuse("model.max_positions", expected, model.max_positions)
+
+
+def _check_bytenet(model: ByteNet) -> None:
+    """See that blocks have half the channels, and that the encoder's are symmetric."""
+    if model.d_model % 2:
+        expected = "an even number, of which a block has half inside"
+        refuse("model.d_model", expected, model.d_model)
+    if model.kernel % 2 == 0:
+        expected = "an odd number: the encoder reads as far to each side"
+        refuse("model.kernel", expected, model.kernel)
 
 
 _OF_LUONG = {

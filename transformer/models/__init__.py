@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from transformer import config
 from transformer.config import Config
-from transformer.models import convs2s, rnn, stacks, transformer
+from transformer.models import bytenet, convs2s, rnn, stacks, transformer
 from transformer.nn import dropout
 from transformer.nn.hardware import Hardware, arranged
 from transformer.parallel import Rules
@@ -20,6 +20,7 @@ MODELS: dict[str, Any] = {
     "transformer": transformer,
     "rnn": rnn,
     "convs2s": convs2s,
+    "bytenet": bytenet,
 }
 
 

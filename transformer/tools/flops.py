@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from transformer import config, models
+from transformer.models import bytenet
 
 
 def traced(function: Callable[..., Any], *args: Any) -> int:
@@ -112,7 +113,9 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
 
     Of a Transformer by formula, ``2 * (products with parameters + 2 products an
     attention)``, each a sum over positions; see Table 1 for the terms in n^2 d and
-    n d^2. Of any other model in the traced forward pass, loops as often as they run.
+    n d^2. Of a ByteNet, whose grid is no polynomial of S, by formula too, ``2 (4 + k)
+    d^2`` a block and column. Of any other model in the traced forward pass, loops as
+    often as they run.
 
     Args:
       settings: sizes.
@@ -124,6 +127,9 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
       Operations, 2 per multiply-add.
     """
     output = 2 * target * settings.d_model * vocabulary
+    if isinstance(settings, config.ByteNet):
+        finish = 2 * target * settings.d_model**2
+        return _dilated(settings, source, target) + finish + output
     if not isinstance(settings, config.Transformer):
         return _polynomial(_differences(settings), source, target) + output
     c = settings
@@ -139,6 +145,13 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
         + target * inner
     )
     return 2 * c.layers * (encoder + decoder) + output
+
+
+def _dilated(c: config.ByteNet, source: int, target: int) -> int:
+    """Count the operations of the two stacks of a ByteNet."""
+    inner = c.d_model // 2
+    columns = bytenet.grid_columns(source, c.grid) + target
+    return 2 * c.sets * c.blocks * (4 + c.kernel) * inner**2 * columns
 
 
 def per_target_token(
@@ -218,6 +231,7 @@ def sequential_steps(
       written as many as the decoder has cells one after the other: the layers of
       "luong" and "gnmt", 2 of "cgru", else 1. Words that are given save no step.
     * ConvS2S: as of a Transformer, with the layers that each side has.
+    * ByteNet: as a Transformer, of whose layers its blocks take the place.
 
     Args:
       settings: of the model.
@@ -231,6 +245,8 @@ def sequential_steps(
     """
     if isinstance(settings, config.Transformer):
         return settings.layers * (1 + (1 if given else target))
+    if isinstance(settings, config.ByteNet):
+        return settings.sets * settings.blocks * (1 + (1 if given else target))
     if isinstance(settings, config.Recurrent):
         layers = settings.layers
         cells = {
@@ -246,7 +262,8 @@ def sequential_steps(
             config.convolutions, (settings.encoder, settings.decoder)
         )
         return len(encoder) + len(decoder) * (1 if given else target)
-    return config.refuse("model.kind", "transformer, rnn or convs2s", settings.kind)
+    expected = "transformer, rnn, convs2s or bytenet"
+    return config.refuse("model.kind", expected, settings.kind)
 
 
 def train_step(
@@ -279,7 +296,7 @@ def recomputed(settings: config.Model, source: int, target: int, remat: str) -> 
       target: T.
       remat: ``parallel.remat``; "layers": both stacks, of ConvS2S what later products
         need of them; "dots": in each attention the products with no parameter,
-        ``h (d_k + d_v) n m`` of n queries and m keys.
+        ``h (d_k + d_v) n m`` of n queries and m keys, of which a ByteNet has none.
 
     Returns:
       Operations, 2 per multiply-add.
@@ -288,6 +305,8 @@ def recomputed(settings: config.Model, source: int, target: int, remat: str) -> 
         return 0
     if isinstance(settings, config.Convolutional):
         return _recomputed_blocks(settings, source, target, remat)
+    if isinstance(settings, config.ByteNet):
+        return _dilated(settings, source, target) if remat == "layers" else 0
     if remat == "layers":
         return forward(settings, source, target, vocabulary=0)
     pairs = source**2 + target**2 + source * target
