@@ -5,8 +5,9 @@ here too; all tables have the 40,960 rows with which the paper's parameter count
 
     transformer train --config=experiments/table3.py:A_h1 --workdir=runs/A_h1
 
-Seven rows are not in the table: ``no_positions`` and ``unscaled``, against which the
-paper argues, and five of which it says nothing: ``window``, the restricted
+Nine rows are not in the table: ``no_positions`` and ``unscaled``, against which the
+paper argues, ``additive_score`` and ``general_score``, of the kind that its comment on
+rows (B) hopes more of, and five of which it says nothing: ``window``, the restricted
 self-attention of section 4, ``no_attention_bias``, and what the authors' later code has
 (tensor2tensor, ``transformer_base_v2``), each alone: ``pre_norm``,
 ``attention_dropout`` and ``relu_dropout``.
@@ -65,6 +66,10 @@ ROWS: dict[str, dict[str, Any]] = {
     # Not in the table; what sections 3.5 and 3.2.1 argue against.
     "no_positions": {"model.positions": "none"},
     "unscaled": {"model.score": "dot"},
+    # Row (B) "suggests that [...] a more sophisticated compatibility function than dot
+    # product may be beneficial": a layer of tanh, and a matrix between query and key.
+    "additive_score": {"model.score": "additive"},
+    "general_score": {"model.score": "general"},
     # Nor are these, and the paper says nothing of what they do: section 4 leaves
     # attention to a neighbourhood for later, and section 3.2.2 writes no biases.
     "window": {"model.window": 4},  # r = 9; six layers reach 24 positions each way

@@ -126,7 +126,7 @@ CHOICES = {
     "model.norm": "post, pre",
     "model.positions": "sinusoidal, sinusoidal_concat, learned, none",
     "model.tying": "three, two, none",
-    "model.score": "scaled_dot, dot",
+    "model.score": "scaled_dot, dot, additive, general",
     "model.dtype": "float32, bfloat16",
     "loss.smoothing_over": "all, others",
     "decode.checkpoint": "last, best",

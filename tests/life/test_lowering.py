@@ -55,12 +55,18 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "clipping": {"optimizer.clip_norm": 1.0},
     "sgd": {"optimizer.name": "sgd"},
 }
+# And those of which the train step alone is looked at.
+TRAINED = CONFIGURATIONS | {
+    "additive scores": {"model.score": "additive"},
+    "general scores": {"model.score": "general"},
+}
 # Attentions of a train step that are cuDNN's: of the encoder, the decoder, and cross.
-KERNELS = dict.fromkeys(CONFIGURATIONS, 3) | {
+KERNELS = dict.fromkeys(TRAINED, 3) | {
     "float32": 0,
     "attention dropout": 0,
     "window": 2,  # its kernel has none that also looks ahead, as the encoder's does
     "d_k is not d_v": 0,
+    "additive scores": 0,
 }
 
 
@@ -79,7 +85,7 @@ def settings_of(name: str) -> Config:
         "decode.beam": 3,
         "decode.extra_tokens": 4,
     }
-    return base(**(sizes | CONFIGURATIONS[name]))
+    return base(**(sizes | TRAINED[name]))
 
 
 def ids(rows: int = ROWS) -> jax.ShapeDtypeStruct:
@@ -188,7 +194,7 @@ def products_of(name: str) -> set[tuple[str, ...]]:
     return FLOAT32 if name == "float32" else BFLOAT16
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", TRAINED)
 def test_a_train_step_for_cuda(lowered, name):
     text = lowered("train step", name, H100)
     again = 2 if settings_of(name).parallel.remat == "dots" else 1
@@ -196,7 +202,7 @@ def test_a_train_step_for_cuda(lowered, name):
     assert operands(text) == products_of(name)
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", TRAINED)
 def test_a_train_step_for_tpu(lowered, name):
     text = lowered("train step", name, TPU)
     assert kernels(text) == (0, 0)

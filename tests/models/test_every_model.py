@@ -22,16 +22,19 @@ from transformer.translate import load
 
 RECURRENT = ("cgru", "rnnsearch", "encdec")
 LUONG = [("general", "global"), ("concat", "local_p")]
+TRANSFORMER: dict[str, Any] = {
+    "layers": 2,
+    "d_model": 16,
+    "d_ff": 24,
+    "heads": 2,
+    "d_k": 8,
+    "d_v": 8,
+}
 # The smallest sizes of each kind, or KIND:MEMBER, with a vocabulary of 23 rows.
 SMALL: dict[str, dict[str, Any]] = {
-    "transformer": {
-        "layers": 2,
-        "d_model": 16,
-        "d_ff": 24,
-        "heads": 2,
-        "d_k": 8,
-        "d_v": 8,
-    },
+    "transformer": TRANSFORMER,
+    "transformer:additive": TRANSFORMER | {"score": "additive", "layers": 1},
+    "transformer:general": TRANSFORMER | {"score": "general"},
     **{
         f"rnn:{member}": RNN | {"member": member, "encoder_norm": member == "cgru"}
         for member in RECURRENT
@@ -56,7 +59,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "toy": {"d_model": 16},
 }
 # Near others of this list, and long to compile: with -m slow they are held to it, too.
-LONG = {"rnn:luong general global", "rnn:gnmt"}
+LONG = {"transformer:general", "rnn:luong general global", "rnn:gnmt"}
 KINDS = [
     pytest.param(kind, marks=pytest.mark.slow if kind in LONG else ()) for kind in SMALL
 ]

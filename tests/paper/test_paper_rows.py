@@ -130,7 +130,7 @@ def test_what_a_row_says_beside_base(name, measure, expected):
     assert found.measure == measure
 
 
-BESIDE = ["window", "no_attention_bias", "pre_norm"]
+BESIDE = ["additive_score", "general_score", "window", "no_attention_bias", "pre_norm"]
 BESIDE += ["attention_dropout", "relu_dropout"]
 
 

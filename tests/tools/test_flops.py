@@ -125,6 +125,8 @@ H200 = Hardware("cuda", (9, 0))
         {"model.d_k": 16, "model.d_v": 48, "model.heads": 5},
         {"model.norm": "pre", "model.tying": "none", "optimizer.accumulation": 2},
         {"model.layers": 2, "model.dtype": "float32", "loss.block": 100},
+        {"model.layers": 1, "model.score": "additive"},
+        {"model.layers": 1, "model.score": "general"},
     ],
     ids=str,
 )
@@ -142,7 +144,7 @@ def test_the_traced_train_step_has_the_operations_of_the_formula(
     counted = flops.traced(steps.make_train_step(it, model), state, batch)
     formula = flops.train_step(it.model, rows, source, target, vocabulary)
     c = config.transformer(it.model)
-    written_out = c.dtype == "float32" or c.d_k != c.d_v
+    written_out = c.dtype == "float32" or c.d_k != c.d_v or c.score == "additive"
     if kind is not None and written_out:
         # The loop over layers of an accelerator makes the scores again, Q K^T.
         pairs = source**2 + target**2 + source * target

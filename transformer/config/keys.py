@@ -95,7 +95,7 @@ class Transformer(Model):
     positions: Literal["sinusoidal", "sinusoidal_concat", "learned", "none"]
     max_positions: Positive[int]  # rows of a learned position table
     attention_bias: bool
-    score: Literal["scaled_dot", "dot"]
+    score: Literal["scaled_dot", "dot", "additive", "general"]
     window: NotNegative[int]  # positions that self-attention reaches each way, 0 = all
     target_space: bool  # a learned vector added to the source embeddings
 

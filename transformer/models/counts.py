@@ -18,9 +18,11 @@ class Count(NamedTuple):
 def layers_count(c: config.Transformer) -> Count:
     """Count both stacks: N layers of each, in a pair 3 attentions and 5 norms.
 
-    An attention has matrices of ``D h (2 d_k + 2 d_v)``, a feed-forward of ``2 D F``.
+    An attention has matrices of ``D h (2 d_k + 2 d_v)``, a feed-forward of ``2 D F``;
+    general scores have ``h d_k^2`` more, additive ones ``h d_k``.
     """
     attention = 2 * c.d_model * c.heads * (c.d_k + c.d_v)
+    attention += c.heads * {"general": c.d_k**2, "additive": c.d_k}.get(c.score, 0)
     matrices = 3 * attention + 2 * 2 * c.d_model * c.d_ff
     biases = c.attention_bias * (c.heads * (2 * c.d_k + c.d_v) + c.d_model)
     vectors = 3 * biases + 2 * (c.d_ff + c.d_model) + 5 * 2 * c.d_model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
 import flax.linen as nn
@@ -11,7 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 from transformer import config
 from transformer.models.caches import Blocks, KeysValues
 from transformer.models.modules import LayerNorm, Linear, kernel_of
-from transformer.nn import attention, dropout, layers
+from transformer.nn import attention, dropout, layers, scores
 from transformer.nn.hardware import Hardware
 
 
@@ -62,7 +63,8 @@ class MultiHeadAttention(nn.Module):
 
     ``MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O`` with
     ``head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)``; the h matrices of a kind stand
-    side by side in one of (D, H * K).
+    side by side in one of (D, H * K). ``additive`` scores have a vector for each head,
+    ``general`` ones a matrix, whose first values make them as large as scaled products.
     """
 
     config: config.Transformer
@@ -81,6 +83,13 @@ class MultiHeadAttention(nn.Module):
         self.key = project(c.heads * c.d_k, operand)
         self.value = project(c.heads * c.d_v, operand)
         self.output = project(c.d_model, "float32")
+        if c.score == "additive":
+            narrow = nn.initializers.normal(c.d_k**-0.5)
+            self.score_vector = self.param("score_vector", narrow, (c.heads, c.d_k))
+        if c.score == "general":
+            narrow = nn.initializers.normal(1 / c.d_k)
+            shape = c.heads, c.d_k, c.d_k
+            self.score_matrix = self.param("score_matrix", narrow, shape)
 
     def keys_values(self, x: jax.Array) -> KeysValues:
         """Project what is attended to, (B, S, D), to (B, H, S, K) and (B, H, S, W)."""
@@ -98,7 +107,7 @@ class MultiHeadAttention(nn.Module):
     ) -> jax.Array:
         """Attend from each of (B, T, D), to blocks by a dense mask: (B, T, D)."""
         c = self.config
-        query, score = self._split(self.query(x)), attention.SCORES[c.score]
+        query, score = self._compared(self._split(self.query(x)))
         if isinstance(keys_values, Blocks):
             assert not isinstance(mask, attention.Mask)
             keys, values, filled = keys_values
@@ -124,6 +133,18 @@ class MultiHeadAttention(nn.Module):
         )
         self.sow("attention", self.kind, weights)
         return self._joined(output)
+
+    def _compared(self, query: jax.Array) -> tuple[jax.Array, attention.Score]:
+        """Return queries (B, H, T, K) and what compares them with keys."""
+        name = self.config.score
+        if name == "additive":
+            return query, functools.partial(
+                scores.additive_head_scores, v=self.score_vector
+            )
+        if name == "general":
+            query = scores.general_queries(query, self.score_matrix)
+            return checkpoint_name(query, "product"), attention.dot_product_scores
+        return query, attention.SCORES[name]
 
     def _joined(self, output: jax.Array) -> jax.Array:
         """Join heads (B, H, T, W) and project them to (B, T, D)."""

@@ -125,6 +125,8 @@ PARTITION: Rules = {
     "target_space": (None, "fsdp"),  # (spaces, D)
     "(query|key|value)[.]kernel": ("fsdp", "tensor"),  # (D, H * K)
     "(query|key|value)[.]bias": ("tensor",),  # (H * K,)
+    "score_vector": ("tensor", None),  # (H, K)
+    "score_matrix": ("tensor", None, None),  # (H, K, K)
     "output[.]kernel": ("tensor", "fsdp"),  # (H * W, D)
     "output[.]bias": (None,),  # (D,)
     "kernel_1": ("fsdp", "tensor"),  # (D, F)

@@ -305,8 +305,9 @@ def _pallas_attention(q, k, v, mask, scale):
     return split_heads(output, heads)
 
 
-# The scale of the scores that the fused kernels can make.
-FUSED_SCALES = {"scaled_dot": None, "dot": 1.0}
+# The scale of the scores that the fused kernels can make; "general" is a product of
+# what ``scores.general_queries`` returns.
+FUSED_SCALES = {"scaled_dot": None, "dot": 1.0, "general": 1.0}
 
 
 def fused_kernel(
@@ -330,7 +331,7 @@ def fused_kernel(
     Args:
       hardware: where it would run.
       dtype: of the operands of the products.
-      score: a key of ``SCORES``.
+      score: ``config.Transformer.score``.
       heads: H.
       d_k: width of a key.
       d_v: width of a value.

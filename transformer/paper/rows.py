@@ -123,6 +123,8 @@ TABLE3: Mapping[str, Row] = MappingProxyType(
         ),
         "no_positions": _row(None, None, None, positions="none"),
         "unscaled": _row(None, None, None, score="dot"),
+        "additive_score": _row(None, None, None, score="additive"),
+        "general_score": _row(None, None, None, score="general"),
         "window": _row(None, None, None, window=4),
         "no_attention_bias": _row(None, None, None, attention_bias=False),
         "pre_norm": _row(None, None, None, norm="pre"),

@@ -113,9 +113,10 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
 
     Of a Transformer by formula, ``2 * (products with parameters + 2 products an
     attention)``, each a sum over positions; see Table 1 for the terms in n^2 d and
-    n d^2. Of a ByteNet, whose grid is no polynomial of S, by formula too, ``2 (4 + k)
-    d^2`` a block and column. Of any other model in the traced forward pass, loops as
-    often as they run.
+    n d^2. An additive score, ``tanh(..) . v``, is as many products as ``q . k``, a
+    general one transforms each query first. Of a ByteNet, whose grid is no polynomial
+    of S, by formula too, ``2 (4 + k) d^2`` a block and column. Of any other model in
+    the traced forward pass, loops as often as they run.
 
     Args:
       settings: sizes.
@@ -135,6 +136,7 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
     c = settings
     keys, values = c.heads * c.d_k, c.heads * c.d_v
     into, out = c.d_model * keys, values * c.d_model
+    into += keys * c.d_k * (c.score == "general")
     keys_values = c.d_model * (keys + values)
     inner = 2 * c.d_model * c.d_ff
     encoder = source * (into + keys_values + out + inner + source * (keys + values))
