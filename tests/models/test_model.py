@@ -485,6 +485,8 @@ OPTIONS: list[dict[str, Any]] = [
     {"positions": "learned", "tying": "none", "target_space": True},
     {"norm": "pre", "positions": "none", "score": "dot", "window": 2},
     {"window": 1, "attention_bias": False},
+    {"positions": "rotary", "d_k": 4},
+    {"positions": "alibi", "heads": 3, "window": 5},
     # A table of positions that is shorter than the sentences.
     {"positions": "learned", "max_positions": 3},
 ]

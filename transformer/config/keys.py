@@ -86,7 +86,9 @@ class Transformer(Model):
     relu_dropout: Rate
     norm: Literal["post", "pre"]  # post: the paper
     norm_epsilon: Positive[float]
-    positions: Literal["sinusoidal", "sinusoidal_concat", "learned", "none"]
+    positions: Literal[
+        "sinusoidal", "sinusoidal_concat", "learned", "none", "rotary", "alibi"
+    ]
     max_positions: Positive[int]  # rows of a learned position table
     attention_bias: bool
     score: Literal["scaled_dot", "dot"]

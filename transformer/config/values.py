@@ -93,6 +93,21 @@ def _check_model(config: Config) -> None:
     if model.positions == "learned" and model.max_positions < longest:
         expected = f"at least data.max_length = {longest}"
         refuse("model.max_positions", expected, model.max_positions)
+    if model.positions in BY_DISTANCE:
+        _check_distances(model)
+
+
+# Positions that attention alone knows, by distance.
+BY_DISTANCE = ("rotary", "alibi")
+
+
+def _check_distances(model: Transformer) -> None:
+    """See that positions by distance fit what attention does."""
+    if model.score not in ("scaled_dot", "dot"):
+        expected = f"scaled_dot or dot with positions {model.positions}"
+        refuse("model.score", expected, model.score)
+    if model.positions == "rotary" and model.d_k % 2:
+        refuse("model.d_k", "an even number for rotary positions", model.d_k)
 
 
 _OF_LUONG = {

@@ -198,6 +198,7 @@ def block_attention(
     mask: jax.Array,
     filled: jax.Array,
     score: Score = scaled_dot_product_scores,
+    bias: Callable[[int], jax.Array] | None = None,
 ) -> jax.Array:
     """Attend as ``attention`` does, to keys that fill one block after another.
 
@@ -211,6 +212,8 @@ def block_attention(
       mask: boolean, broadcastable to (B, H, T, S), False beyond the filled blocks.
       filled: () how many blocks are, at least 1.
       score: how queries are compared with keys.
+      bias: what is added to the scores of so many positions, the first, broadcastable
+        to (B, H, T, positions); None = 0.
 
     Returns:
       The output (B, H, T, W).
@@ -218,10 +221,11 @@ def block_attention(
     ends = list(itertools.accumulate(block.shape[3] for block in keys))
 
     def attend(count, q, keys, values, mask):
-        scores = [score(q, block.swapaxes(2, 3)) for block in keys[:count]]
-        weights = attention_weights(
-            jnp.concatenate(scores, axis=-1), mask[..., : ends[count - 1]]
-        )
+        parts = [score(q, block.swapaxes(2, 3)) for block in keys[:count]]
+        scores = jnp.concatenate(parts, axis=-1)
+        if bias is not None:
+            scores = scores + bias(ends[count - 1])
+        weights = attention_weights(scores, mask[..., : ends[count - 1]])
         shares = jnp.split(weights, ends[: count - 1], axis=-1)
         return sum(map(_weigh, shares, values[:count]))
 
