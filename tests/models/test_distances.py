@@ -19,11 +19,18 @@ HEADS, K = 2, 4
 KINDS: dict[str, dict[str, Any]] = {
     "rotary": {},
     "alibi": {},
+    "relative": {"clip": 2},
+    "relative per head": {
+        "positions": "relative",
+        "clip": 2,
+        "relative_heads": "per_head",
+    },
 }
 
 
 def made(kind: str, **changes: Any) -> Any:
-    return make(positions=kind, d_k=K, layers=1, **(KINDS[kind] | changes))
+    usual: dict[str, Any] = {"positions": kind, "d_k": K, "layers": 1}
+    return make(**(usual | KINDS[kind] | changes))
 
 
 def heads_of(x: np.ndarray, group: Any) -> np.ndarray:
@@ -45,12 +52,29 @@ def rotary(q: np.ndarray, k: np.ndarray, part: Any) -> np.ndarray:
 def alibi(q: np.ndarray, k: np.ndarray, part: Any) -> np.ndarray:
     place = np.arange(q.shape[1])
     far = abs(place[:, None] - place)
-    slopes = np.array([2.0**-4, 2.0**-8])  # of two heads
-    scores = np.einsum("htk,hsk->hts", q, k) / np.sqrt(K)
-    return scores - slopes[:, None, None] * far
+    scores: np.ndarray = np.einsum("htk,hsk->hts", q, k) / np.sqrt(K)
+    # The slopes of two heads.
+    return scores - np.stack([far / 2**4, far / 2**8])
 
 
-DEFINITIONS = {"rotary": rotary, "alibi": alibi}
+def shaw(q: np.ndarray, k: np.ndarray, part: Any) -> np.ndarray:
+    place = np.arange(q.shape[1])
+    labels = np.clip(place - place[:, None], -2, 2) + 2
+    tables = part["distances"]
+    if "key" in tables:
+        table = np.float64(np.stack([tables["key"]] * HEADS))
+    else:
+        table = np.float64(tables["key_per_head"]).reshape(5, HEADS, K).swapaxes(0, 1)
+    each = k[:, None] + table[:, labels]  # (H, T, T, K)
+    return np.einsum("htk,htsk->hts", q, each) / np.sqrt(K)
+
+
+DEFINITIONS = {
+    "rotary": rotary,
+    "alibi": alibi,
+    "relative": shaw,
+    "relative per head": shaw,
+}
 
 
 @pytest.mark.parametrize("window", [0, 2])
@@ -90,7 +114,34 @@ def test_attention_to_the_source_knows_no_distances(kind):
 
     def attend(states):
         bound = part.bind({"params": cross})
-        return bound(jnp.asarray(x), bound.keys_values(jnp.asarray(states)), Mask(), None)
+        return bound(
+            jnp.asarray(x), bound.keys_values(jnp.asarray(states)), Mask(), None
+        )
 
     order = [3, 0, 4, 1, 2]
     assert_close(attend(x[:, order]), attend(x), 60)
+
+
+def test_without_reach_there_is_one_vector_more_than_without_positions():
+    """With k = 0 all pairs have one label: a constant in scores, a vector in values."""
+    plain, params = make(positions="none", layers=1)
+    model, _ = make(positions="relative", clip=0, layers=1)
+    vector = np.random.default_rng(1).normal(size=(1, 3)).astype(np.float32)
+    with_labels, moved = dict(params), dict(params)
+    for name in ("encoder_0", "decoder_0"):
+        own = params[name]["self_attention"]
+        tables = {"key": jnp.full((1, 5), 0.3), "value": jnp.asarray(vector)}
+        labelled = own | {"distances": tables}
+        with_labels[name] = params[name] | {"self_attention": labelled}
+        # What every value has more is what its bias could as well have, in each head.
+        bias = own["value"]["bias"] + np.tile(vector[0], HEADS)
+        value = own | {"value": own["value"] | {"bias": bias}}
+        moved[name] = params[name] | {"self_attention": value}
+
+    def run(model: Any, params: Any) -> np.ndarray:
+        # Rows with nothing to attend to have no weights either.
+        return np.asarray(model.apply({"params": params}, SOURCE, TARGET))
+
+    found = run(model, with_labels)
+    assert_close(found, run(plain, moved), 400)
+    assert abs(found - run(plain, params)).max() > 0.1

@@ -22,15 +22,26 @@ from transformer.translate import load
 
 RECURRENT = ("cgru", "rnnsearch", "encdec")
 LUONG = [("general", "global"), ("concat", "local_p")]
+TRANSFORMER: dict[str, Any] = {
+    "layers": 2,
+    "d_model": 16,
+    "d_ff": 24,
+    "heads": 2,
+    "d_k": 8,
+    "d_v": 8,
+}
+POSITIONS: dict[str, dict[str, Any]] = {
+    "relative": {"positions": "relative", "clip": 3},
+    "per head": {"positions": "relative", "clip": 9, "relative_heads": "per_head"},
+    "rotary": {"positions": "rotary"},
+    "alibi": {"positions": "alibi"},
+}
 # The smallest sizes of each kind, or KIND:MEMBER, with a vocabulary of 23 rows.
 SMALL: dict[str, dict[str, Any]] = {
-    "transformer": {
-        "layers": 2,
-        "d_model": 16,
-        "d_ff": 24,
-        "heads": 2,
-        "d_k": 8,
-        "d_v": 8,
+    "transformer": TRANSFORMER,
+    **{
+        f"transformer:{name}": TRANSFORMER | changes
+        for name, changes in POSITIONS.items()
     },
     **{
         f"rnn:{member}": RNN | {"member": member, "encoder_norm": member == "cgru"}
@@ -54,7 +65,9 @@ SMALL: dict[str, dict[str, Any]] = {
     "toy": {"d_model": 16},
 }
 # Near others of this list, and long to compile: with -m slow they are held to it, too.
-LONG = {"rnn:luong general global", "rnn:gnmt"}
+LONG = {"rnn:luong general global", "rnn:gnmt"} | {
+    f"transformer:{name}" for name in POSITIONS.keys() - {"relative"}
+}
 KINDS = [
     pytest.param(kind, marks=pytest.mark.slow if kind in LONG else ()) for kind in SMALL
 ]

@@ -1,11 +1,12 @@
 """Positions by distance, against their definitions."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.reference import assert_close
 
-from transformer.nn import relative
+from transformer.nn import attention, relative
 
 B, H, T, K = 2, 3, 5, 6
 
@@ -70,3 +71,79 @@ def test_the_bias_falls_with_distance_both_ways():
     bias = relative.alibi_bias(2, distances)
     far = np.array([[0.0, 1.0, 2.0], [1.0, 0.0, 1.0]])
     np.testing.assert_array_equal(bias, -np.stack([far / 16, far / 256])[None])
+
+
+# ---- learned vectors by clipped distance ---------------------------------------------
+
+
+def attend(q, k, v, keys, values, mask=None):
+    """Attend with a bias and a second term, as ``MultiHeadAttention`` does."""
+    clip = keys.shape[-2] // 2
+
+    def beside(weights):
+        shares = relative.from_pairs(weights, clip)
+        return relative.shaw_values(shares, values, "float32")
+
+    scaled = q * q.shape[-1] ** -0.5
+    bias = relative.to_pairs(relative.shaw_scores(scaled, keys))
+    return attention.attention(q, k, v, mask, bias=bias, beside=beside)[0]
+
+
+def test_two_positions_by_hand():
+    q, k, v = (
+        jnp.reshape(jnp.array(x), (1, 1, 2, 1)) for x in ([1.0, 2], [1.0, 1], [1.0, 0])
+    )
+    keys, values = jnp.array([[0.5], [0], [-0.5]]), jnp.array([[0.1], [0], [-0.1]])
+    found = attend(q, k, v, keys, values).ravel()
+    # Scores 1, 1 - .5 and 2 + 2 * .5, 2; the labels of distances -1, 0, 1.
+    first, second = (
+        np.exp(1) / (np.exp(1) + np.exp(0.5)),
+        np.exp(3) / (np.exp(3) + np.exp(2)),
+    )
+    expected = [first - 0.1 * (1 - first), second + 0.1 * second]
+    assert found == pytest.approx(expected, rel=1e-6)
+    assert found == pytest.approx([0.5847053, 0.8041644], abs=1e-7)
+
+
+def written_out(q, k, v, keys, values, mask):
+    """Attend with a vector for each pair of positions, n x n x K, in float64."""
+    place, clip = np.arange(q.shape[2]), keys.shape[-2] // 2
+    labels = np.clip(place - place[:, None], -clip, clip) + clip
+    if keys.ndim == 2:
+        keys, values = (np.stack([x] * q.shape[1]) for x in (keys, values))
+    a_k, a_v = keys[:, labels], values[:, labels]  # (H, T, T, K)
+    each = k[:, :, None] + a_k
+    scores = np.einsum("bhik,bhijk->bhij", q, each) / np.sqrt(q.shape[-1])
+    weights = np.exp(np.where(mask, scores, -np.inf))
+    weights /= weights.sum(-1, keepdims=True)
+    return np.einsum("bhij,bhijk->bhik", weights, v[:, :, None] + a_v)
+
+
+@pytest.mark.parametrize("length, clip", [(5, 0), (5, 2), (5, 4), (3, 9), (1, 1)])
+@pytest.mark.parametrize("heads", [(), (H,)], ids=["shared", "per head"])
+def test_attention_is_that_with_a_vector_for_every_pair(length, clip, heads):
+    q, k, v = (draw(B, H, length, K, seed=seed) for seed in range(3))
+    keys, values = (draw(*heads, 2 * clip + 1, K, seed=seed) for seed in (3, 4))
+    mask = np.tril(np.ones((length, length), bool))
+    found = attend(q, k, v, keys, values, jnp.asarray(mask))
+    q, k, v, keys, values = (x.astype(np.float64) for x in (q, k, v, keys, values))
+    assert_close(found, written_out(q, k, v, keys, values, mask), 60)
+
+
+def test_a_step_reads_slots_as_the_whole_reads_positions():
+    """Two hypotheses at position 3: their slots of positions 0, 1, 2 and 3."""
+    clip, now, beams = 2, 3, 2
+    labels = relative.slot_labels(jnp.arange(12) // beams - now, clip)
+    assert labels.tolist() == [0, 0, 0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    weights = draw(B, H, beams, 12)
+    shares = relative.from_slots(jnp.asarray(weights), labels, clip, "float32")
+    expected = [weights[..., labels == x].sum(-1) for x in range(5)]
+    assert_close(shares, np.stack(expected, axis=-1), 4)
+
+
+@pytest.mark.parametrize("length, clip", [(6, 2), (3, 4), (4, 0)])
+def test_adding_up_by_labels_is_the_transpose_of_laying_out(length, clip):
+    x, w = draw(2, length, 2 * clip + 1), draw(2, length, length, seed=1)
+    out, back = jax.vjp(relative.to_pairs, x)
+    assert_close(back(w)[0], relative.from_pairs(w, clip), 8)
+    assert_close((out * w).sum(), (x * relative.from_pairs(w, clip)).sum(), 80, 20)

@@ -44,6 +44,12 @@ def model_of(c: Config) -> config.Transformer:
         {"model.tying": "two", "model.attention_bias": False},
         {"model.tying": "none", "model.norm": "pre"},
         {"model.positions": "learned", "model.target_space": True},
+        {"model.positions": "relative", "model.clip": 2},
+        {
+            "model.positions": "relative",
+            "model.clip": 0,
+            "model.relative_heads": "per_head",
+        },
     ],
     ids=str,
 )

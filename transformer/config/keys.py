@@ -6,6 +6,7 @@ import dataclasses
 from typing import Literal
 
 from transformer.config.checks import (
+    Clip,
     Decay,
     Digits,
     LengthPenalty,
@@ -87,9 +88,17 @@ class Transformer(Model):
     norm: Literal["post", "pre"]  # post: the paper
     norm_epsilon: Positive[float]
     positions: Literal[
-        "sinusoidal", "sinusoidal_concat", "learned", "none", "rotary", "alibi"
+        "sinusoidal",
+        "sinusoidal_concat",
+        "learned",
+        "none",
+        "rotary",
+        "alibi",
+        "relative",
     ]
     max_positions: Positive[int]  # rows of a learned position table
+    clip: Clip  # k: relative positions beyond this distance are as one; else -1
+    relative_heads: Literal["shared", "per_head"]  # whose their vectors are
     attention_bias: bool
     score: Literal["scaled_dot", "dot"]
     window: NotNegative[int]  # positions that self-attention reaches each way, 0 = all

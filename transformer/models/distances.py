@@ -18,17 +18,37 @@ class Relation(NamedTuple):
 
     # Of so many keys, the first: what is added to scores, broadcasting to (B, H, T, S).
     bias: Callable[[int], jax.Array]
+    # Of weights (B, H, T, S): what is added to the output (B, H, T, W), or None.
+    beside: Callable[[jax.Array], jax.Array] | None = None
 
 
 def biased(c: config.Transformer, kind: str) -> bool:
     """Say whether scores have a bias, in the attentions of a kind."""
-    return kind != "cross" and c.positions == "alibi"
+    return kind != "cross" and c.positions in ("relative", "alibi")
 
 
 class Distances(nn.Module):
     """Makes the ``Relation`` of a self-attention whose scores are ``biased``."""
 
     config: config.Transformer
+
+    def setup(self):
+        if self.config.positions == "relative":
+            self.of_keys = self._table("key", self.config.d_k)
+            self.of_values = self._table("value", self.config.d_v)
+
+    def _table(self, name: str, width: int) -> jax.Array:
+        """Return a vector of each label, (2 k + 1, W) or (H, 2 k + 1, W)."""
+        c, labels = self.config, 2 * self.config.clip + 1
+        limit = (6 / (labels + width)) ** 0.5  # Glorot's, of one head's table
+
+        def draw(key, shape):
+            return jax.random.uniform(key, shape, minval=-limit, maxval=limit)
+
+        if c.relative_heads == "shared":
+            return self.param(name, draw, (labels, width))
+        table = self.param(f"{name}_per_head", draw, (labels, c.heads * width))
+        return table.reshape(labels, c.heads, width).swapaxes(0, 1)
 
     def __call__(self, query: jax.Array, now: jax.Array | None) -> Relation:
         """Relate queries to the keys of the same sentence.
@@ -39,7 +59,7 @@ class Distances(nn.Module):
             else all stand at this one, T hypotheses of which each has the key of
             position m in one of the slots m * T to m * T + T - 1.
         """
-        count = query.shape[2]
+        c, count = self.config, query.shape[2]
 
         def distances(keys: int) -> jax.Array:
             places = jnp.arange(keys)
@@ -47,6 +67,24 @@ class Distances(nn.Module):
                 return places - jnp.arange(count)[:, None]
             return (places // count - now)[None]
 
-        return Relation(
-            lambda keys: relative.alibi_bias(self.config.heads, distances(keys))
-        )
+        if c.positions == "alibi":
+            return Relation(lambda keys: relative.alibi_bias(c.heads, distances(keys)))
+        dtype = query.dtype.name
+        if c.score == "scaled_dot":
+            query = query * c.d_k**-0.5
+        scores = relative.shaw_scores(query, self.of_keys)
+
+        def bias(keys: int) -> jax.Array:
+            if now is None:
+                return relative.to_pairs(scores)
+            return scores[..., relative.slot_labels(distances(keys)[0], c.clip)]
+
+        def beside(weights: jax.Array) -> jax.Array:
+            if now is None:
+                shares = relative.from_pairs(weights, c.clip)
+            else:
+                labels = relative.slot_labels(distances(weights.shape[-1])[0], c.clip)
+                shares = relative.from_slots(weights, labels, c.clip, dtype)
+            return relative.shaw_values(shares, self.of_values, dtype)
+
+        return Relation(bias, beside)

@@ -117,12 +117,12 @@ class MultiHeadAttention(nn.Module):
         c = self.config
         query, score = self._placed(self.query(x), now), attention.SCORES[c.score]
         relation = self.distances(query, now) if self.distances else None
-        bias = relation.bias if relation else None
+        bias, beside = relation or (None, None)
         if isinstance(keys_values, Blocks):
             assert not isinstance(mask, attention.Mask)
             keys, values, filled = keys_values
             output = attention.block_attention(
-                query, keys, values, mask, filled, score, bias
+                query, keys, values, mask, filled, score, bias, beside
             )
             return self._joined(output)
         assert isinstance(mask, attention.Mask)
@@ -140,6 +140,7 @@ class MultiHeadAttention(nn.Module):
             *keys_values,
             mask.dense(*lengths),
             bias=bias(lengths[1]) if bias else None,
+            beside=beside,
             score=score,
             dropout_rate=c.attention_dropout,
             key=key,

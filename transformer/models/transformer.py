@@ -125,6 +125,8 @@ PARTITION: Rules = {
     "output": ("tensor", "fsdp"),  # (V, D)
     "(source|target)_positions": (None, "fsdp"),  # (positions, D)
     "target_space": (None, "fsdp"),  # (spaces, D)
+    "distances[.](key|value)": (None, None),  # (labels, K)
+    "distances[.](key|value)_per_head": (None, "tensor"),  # (labels, H * K)
     "(query|key|value)[.]kernel": ("fsdp", "tensor"),  # (D, H * K)
     "(query|key|value)[.]bias": ("tensor",),  # (H * K,)
     "output[.]kernel": ("tensor", "fsdp"),  # (H * W, D)

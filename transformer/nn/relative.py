@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer.nn import matmul
+
 # ---- rotated queries and keys --------------------------------------------------------
 
 
@@ -83,3 +85,111 @@ def alibi_bias(heads: int, distances: jax.Array) -> jax.Array:
     """
     slopes = jnp.asarray(alibi_slopes(heads), jnp.float32)
     return -slopes[None, :, None, None] * jnp.abs(distances).astype(jnp.float32)
+
+
+# ---- learned vectors by clipped distance ---------------------------------------------
+
+
+def shaw_scores(q: jax.Array, table: jax.Array) -> jax.Array:
+    """Compare queries with the vector of each label, ``q_i a^K_label``.
+
+    Labels are 0 to 2 k, for distances of -k or less to k or more.
+
+    Args:
+      q: queries (B, H, T, K), scaled as those that meet the keys.
+      table: a^K (2 k + 1, K), or (H, 2 k + 1, K) with one of each head.
+
+    Returns:
+      (B, H, T, 2 k + 1) in float32.
+
+    Source: Shaw et al., Self-Attention with Relative Position Representations,
+      arXiv:1803.02155, equations 4 and 5.
+    """
+    labels = "hlk" if table.ndim == 3 else "lk"
+    return matmul.einsum(f"bhtk,{labels}->bhtl", q, table.astype(q.dtype))
+
+
+def shaw_values(shares: jax.Array, table: jax.Array, dtype: str) -> jax.Array:
+    """Weigh the vectors of labels, ``sum_label share_label a^V_label``.
+
+    Args:
+      shares: what the weights of each label add up to (B, H, T, 2 k + 1).
+      table: a^V (2 k + 1, W), or (H, 2 k + 1, W) with one of each head.
+      dtype: of the operands of the product.
+
+    Returns:
+      (B, H, T, W) in float32.
+
+    Source: Shaw et al., arXiv:1803.02155, equation 3.
+    """
+    labels = "hlw" if table.ndim == 3 else "lw"
+    shares, table = shares.astype(dtype), table.astype(dtype)
+    return matmul.einsum(f"bhtl,{labels}->bhtw", shares, table)
+
+
+def to_pairs(x: jax.Array) -> jax.Array:
+    """Lay out by keys what is given by labels, ``y_ij = x_i,clip(j - i, -k, k) + k``.
+
+    Rows are padded and cut, so that each begins one place before the last one's begin:
+    neither way, forward or backward, an index is looked up.
+
+    Args:
+      x: (..., T, 2 k + 1).
+
+    Returns:
+      (..., T, T).
+
+    >>> to_pairs(jnp.array([[0, 1, 2], [3, 4, 5], [6, 7, 8]])).tolist()
+    [[1, 2, 2], [3, 4, 5], [6, 6, 7]]
+    """
+    length, clip = x.shape[-2], x.shape[-1] // 2
+    more = max(length - 1 - clip, 0)  # distances beyond the last label, each way
+    shape = (*x.shape[:-1], more)
+    ends = [jnp.broadcast_to(end, shape) for end in (x[..., :1], x[..., -1:])]
+    inner = x[..., max(clip - length + 1, 0) :][..., : 2 * length - 1 - 2 * more]
+    # Column c holds distance c - (T - 1).
+    every = jnp.concatenate([ends[0], inner, ends[1]], axis=-1)
+    every = jnp.pad(every, [(0, 0)] * (x.ndim - 1) + [(0, 1)])
+    flat = every.reshape(*x.shape[:-2], 2 * length * length)[..., length - 1 : -1]
+    return flat.reshape(*x.shape[:-2], length, 2 * length - 1)[..., :length]
+
+
+def from_pairs(weights: jax.Array, clip: int) -> jax.Array:
+    """Add up by labels what is given by keys: the transpose of ``to_pairs``.
+
+    Args:
+      weights: (..., T, T).
+      clip: k.
+
+    Returns:
+      (..., T, 2 k + 1).
+
+    >>> from_pairs(jnp.array([[0, 1, 2], [3, 4, 5], [6, 7, 8]]), 1).tolist()
+    [[0, 0, 3], [3, 4, 5], [13, 8, 0]]
+    """
+    shape = (*weights.shape[:-1], 2 * clip + 1)
+    labels = jax.ShapeDtypeStruct(shape, weights.dtype)
+    return jax.linear_transpose(to_pairs, labels)(weights)[0]
+
+
+def slot_labels(distances: jax.Array, clip: int) -> jax.Array:
+    """Return the label of each distance, ``clip(j - i, -k, k) + k``."""
+    return jnp.clip(distances, -clip, clip) + clip
+
+
+def from_slots(
+    weights: jax.Array, labels: jax.Array, clip: int, dtype: str
+) -> jax.Array:
+    """Add up by labels what is given by slots whose labels are those of every row.
+
+    Args:
+      weights: (B, H, T, S).
+      labels: 0 to 2 k (S,).
+      clip: k.
+      dtype: of the operands of the product.
+
+    Returns:
+      (B, H, T, 2 k + 1) in float32.
+    """
+    kinds = jax.nn.one_hot(labels, 2 * clip + 1, dtype=dtype)
+    return matmul.einsum("bhts,sl->bhtl", weights.astype(dtype), kinds)

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from transformer import config, models
+from transformer.models import counts
 
 
 def traced(function: Callable[..., Any], *args: Any) -> int:
@@ -112,7 +113,8 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
 
     Of a Transformer by formula, ``2 * (products with parameters + 2 products an
     attention)``, each a sum over positions; see Table 1 for the terms in n^2 d and
-    n d^2. Of any other model in the traced forward pass, loops as often as they run.
+    n d^2. Relative positions have 2 more in each self-attention, of positions and 2 k +
+    1 labels. Of any other model in the traced forward pass, loops as often as they run.
 
     Args:
       settings: sizes.
@@ -131,9 +133,12 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
     into, out = c.d_model * keys, values * c.d_model
     keys_values = c.d_model * (keys + values)
     inner = 2 * c.d_model * c.d_ff
-    encoder = source * (into + keys_values + out + inner + source * (keys + values))
+    labels = counts.labels(c)
+    encoder = source * (
+        into + keys_values + out + inner + (source + labels) * (keys + values)
+    )
     decoder = (
-        target * (into + keys_values + out + target * (keys + values))
+        target * (into + keys_values + out + (target + labels) * (keys + values))
         + target * (into + out + source * (keys + values))
         + source * keys_values
         + target * inner
@@ -272,7 +277,8 @@ def recomputed(settings: config.Model, source: int, target: int, remat: str) -> 
       source: S.
       target: T.
       remat: ``parallel.remat``; "layers": both stacks, "dots": in each attention the
-        products with no parameter, ``h (d_k + d_v) n m`` of n queries and m keys.
+        products with no projection, ``h (d_k + d_v) n m`` of n queries and m keys, or
+        labels of distances.
 
     Returns:
       Operations, 2 per multiply-add.
@@ -281,6 +287,8 @@ def recomputed(settings: config.Model, source: int, target: int, remat: str) -> 
         return 0
     if remat == "layers":
         return forward(settings, source, target, vocabulary=0)
-    pairs = source**2 + target**2 + source * target
     c = config.transformer(settings)
+    pairs = (
+        source**2 + target**2 + source * target + counts.labels(c) * (source + target)
+    )
     return 2 * c.layers * c.heads * (c.d_k + c.d_v) * pairs
