@@ -60,11 +60,11 @@ def alibi(q: np.ndarray, k: np.ndarray, part: Any) -> np.ndarray:
 def shaw(q: np.ndarray, k: np.ndarray, part: Any) -> np.ndarray:
     place = np.arange(q.shape[1])
     labels = np.clip(place - place[:, None], -2, 2) + 2
-    tables = part["distances"]
+    tables = jax.tree.map(np.asarray, part["distances"])
     if "key" in tables:
-        table = np.float64(np.stack([tables["key"]] * HEADS))
+        table = np.stack([tables["key"]] * HEADS)
     else:
-        table = np.float64(tables["key_per_head"]).reshape(5, HEADS, K).swapaxes(0, 1)
+        table = tables["key_per_head"].reshape(5, HEADS, K).swapaxes(0, 1)
     each = k[:, None] + table[:, labels]  # (H, T, T, K)
     return np.einsum("htk,htsk->hts", q, each) / np.sqrt(K)
 
