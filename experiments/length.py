@@ -9,6 +9,9 @@ what lies beyond has its last row, as evaluation says.
     transformer train --config=experiments/length.py --workdir=runs/sinusoidal
     transformer train --config=experiments/length.py:learned --workdir=runs/learned
     transformer train --config=experiments/length.py:none --workdir=runs/none
+    transformer train --config=experiments/length.py:relative --workdir=runs/relative
+    transformer train --config=experiments/length.py:rotary --workdir=runs/rotary
+    transformer train --config=experiments/length.py:alibi --workdir=runs/alibi
     transformer plot --what=length --variant=exact --edges=8,10,12,14,16 \\
         --workdir=runs/sinusoidal,runs/learned,runs/none --output=length.svg
 """
@@ -24,6 +27,9 @@ POSITIONS: dict[str, dict[str, Any]] = {
     "sinusoidal": {},
     "learned": {"model.max_positions": LONGEST},
     "none": {},
+    "relative": {"model.clip": 16},
+    "rotary": {},
+    "alibi": {},
 }
 
 

@@ -5,12 +5,13 @@ here too; all tables have the 40,960 rows with which the paper's parameter count
 
     transformer train --config=experiments/table3.py:A_h1 --workdir=runs/A_h1
 
-Nine rows are not in the table: ``no_positions`` and ``unscaled``, against which the
+Twelve rows are not in the table: ``no_positions`` and ``unscaled``, against which the
 paper argues, ``additive_score`` and ``general_score``, of the kind that its comment on
-rows (B) hopes more of, and five of which it says nothing: ``window``, the restricted
-self-attention of section 4, ``no_attention_bias``, and what the authors' later code has
+rows (B) hopes more of, and eight of which it says nothing: ``window``, the restricted
+self-attention of section 4, ``no_attention_bias``, what the authors' later code has
 (tensor2tensor, ``transformer_base_v2``), each alone: ``pre_norm``,
-``attention_dropout`` and ``relu_dropout``.
+``attention_dropout`` and ``relu_dropout``, and positions by distance: ``relative``
+(Shaw et al., who measured 25.8 BLEU here as with sinusoids), ``rotary`` and ``alibi``.
 
 On other data: ``ROW,data=numbers``, ``ROW,data=multi30k`` or ``ROW,data=FOLDER`` with a
 text of one's own (see text.py), as a smaller replica: ``scale`` multiplies d_model,
@@ -80,6 +81,10 @@ ROWS: dict[str, dict[str, Any]] = {
     "pre_norm": {"model.norm": "pre"},
     "attention_dropout": {"model.attention_dropout": 0.1},
     "relu_dropout": {"model.relu_dropout": 0.1},
+    # Nor these: positions that attention alone knows, by distance.
+    "relative": {"model.positions": "relative", "model.clip": 16},
+    "rotary": {"model.positions": "rotary"},
+    "alibi": {"model.positions": "alibi"},
 }
 
 # By data: the experiment with the recipe, the scale of a replica, and what suits six

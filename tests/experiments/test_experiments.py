@@ -26,6 +26,7 @@ PINNED: dict[str, dict[str, Any]] = json.loads(PINS.read_text())
 FILES = ["base", "base:as_run", "big", "en_fr:base", "en_fr:big", "multi30k"]
 FILES += ["multi30k:tiny", "number_words", "text", "gnmt", "rnnsearch"]
 FILES += ["length", "length:learned", "length:none"]
+FILES += ["length:relative", "length:rotary", "length:alibi"]
 FILES += ["rnnsearch:encdec", "convs2s", "convs2s:en_ro", "convs2s:iwslt"]
 FILES += ["convs2s:adam", "multi30k:convs2s", "number_words:convs2s"]
 FILES += ["bytenet", "multi30k:bytenet", "number_words:bytenet"]

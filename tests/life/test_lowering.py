@@ -49,6 +49,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "unscaled": {"model.score": "dot"},
     "d_k is not d_v": {"model.d_v": 16},
     "learned positions": {"model.positions": "learned"},
+    "relative positions": {"model.positions": "relative", "model.clip": 4},
     "wide heads": {"model.d_k": 64, "model.d_v": 64},
     "recompute in a scan": {"parallel.remat": "dots", "parallel.layers": "scanned"},
     "microbatches": {"optimizer.accumulation": 2},
@@ -67,6 +68,7 @@ KERNELS = dict.fromkeys(TRAINED, 3) | {
     "window": 2,  # its kernel has none that also looks ahead, as the encoder's does
     "d_k is not d_v": 0,
     "additive scores": 0,
+    "relative positions": 1,  # of attention to the source: it takes no bias
 }
 
 
@@ -221,8 +223,10 @@ def test_other_programs_for_cuda(lowered, program, name):
     # A search encodes; its decoder reads a cache by products that are written out.
     whole = program in ("evaluation", "score")
     there = products_of(name) == BFLOAT16 and name != "d_k is not d_v"
-    encoder = int(there and name != "window")
+    encoder = int(there and name not in ("window", "relative positions"))
     decoder = 2 if whole and there else 0
+    if name == "relative positions":
+        decoder = int(whole)
     assert kernels(text) == (encoder + decoder, 0)
     assert operands(text) == products_of(name)
 

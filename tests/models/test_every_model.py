@@ -30,11 +30,21 @@ TRANSFORMER: dict[str, Any] = {
     "d_k": 8,
     "d_v": 8,
 }
+POSITIONS: dict[str, dict[str, Any]] = {
+    "relative": {"positions": "relative", "clip": 3},
+    "per head": {"positions": "relative", "clip": 9, "relative_heads": "per_head"},
+    "rotary": {"positions": "rotary"},
+    "alibi": {"positions": "alibi"},
+}
 # The smallest sizes of each kind, or KIND:MEMBER, with a vocabulary of 23 rows.
 SMALL: dict[str, dict[str, Any]] = {
     "transformer": TRANSFORMER,
     "transformer:additive": TRANSFORMER | {"score": "additive", "layers": 1},
     "transformer:general": TRANSFORMER | {"score": "general"},
+    **{
+        f"transformer:{name}": TRANSFORMER | changes
+        for name, changes in POSITIONS.items()
+    },
     **{
         f"rnn:{member}": RNN | {"member": member, "encoder_norm": member == "cgru"}
         for member in RECURRENT
@@ -59,7 +69,9 @@ SMALL: dict[str, dict[str, Any]] = {
     "toy": {"d_model": 16},
 }
 # Near others of this list, and long to compile: with -m slow they are held to it, too.
-LONG = {"transformer:general", "rnn:luong general global", "rnn:gnmt"}
+LONG = {"transformer:general", "rnn:luong general global", "rnn:gnmt"} | {
+    f"transformer:{name}" for name in POSITIONS.keys() - {"relative"}
+}
 KINDS = [
     pytest.param(kind, marks=pytest.mark.slow if kind in LONG else ()) for kind in SMALL
 ]

@@ -83,6 +83,16 @@ def test_parameter_counts_of_table_3(row):
         assert round(total) == printed
 
 
+@pytest.mark.parametrize("heads, extra", [("shared", 50_688), ("per_head", 405_504)])
+def test_tables_of_distances_of_the_base_model(heads, extra):
+    """Keys' and values', of 33 labels 64 wide, in 12 layers: of 8 heads or of one."""
+    base_model = config.transformer(BASE.model)
+    relative = dataclasses.replace(
+        base_model, positions="relative", clip=16, relative_heads=heads
+    )
+    assert count(relative) - count(base_model) == extra
+
+
 def test_the_vocabularies_that_give_the_paper_s_big_model():
     total = count(dataclasses.replace(config.transformer(BASE.model), **ROWS["big"][0]))
     # One row of the tied table is d_model = 1,024 parameters.
@@ -487,6 +497,10 @@ OPTIONS: list[dict[str, Any]] = [
     {"window": 1, "attention_bias": False},
     {"score": "additive", "norm": "pre"},
     {"score": "general"},
+    {"positions": "rotary", "d_k": 4},
+    {"positions": "alibi", "heads": 3, "window": 5},
+    {"positions": "relative", "clip": 4, "window": 9},
+    {"positions": "relative", "clip": 20, "relative_heads": "per_head"},
     # A table of positions that is shorter than the sentences.
     {"positions": "learned", "max_positions": 3},
 ]

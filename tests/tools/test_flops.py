@@ -127,6 +127,7 @@ H200 = Hardware("cuda", (9, 0))
         {"model.layers": 2, "model.dtype": "float32", "loss.block": 100},
         {"model.layers": 1, "model.score": "additive"},
         {"model.layers": 1, "model.score": "general"},
+        {"model.layers": 1, "model.positions": "relative", "model.clip": 3},
     ],
     ids=str,
 )
@@ -148,6 +149,10 @@ def test_the_traced_train_step_has_the_operations_of_the_formula(
     if kind is not None and written_out:
         # The loop over layers of an accelerator makes the scores again, Q K^T.
         pairs = source**2 + target**2 + source * target
+        formula += rows * c.layers * 2 * c.heads * c.d_k * pairs
+    if kind is not None and c.positions == "relative":
+        # Of its own, not of attention to the source, with those of distances.
+        pairs = source**2 + target**2 + (2 * c.clip + 1) * (source + target)
         formula += rows * c.layers * 2 * c.heads * c.d_k * pairs
     assert counted == formula
 

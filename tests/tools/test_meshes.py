@@ -46,6 +46,12 @@ def model_of(c: Config) -> config.Transformer:
         {"model.positions": "learned", "model.target_space": True},
         {"model.score": "additive"},
         {"model.score": "general"},
+        {"model.positions": "relative", "model.clip": 2},
+        {
+            "model.positions": "relative",
+            "model.clip": 0,
+            "model.relative_heads": "per_head",
+        },
     ],
     ids=str,
 )

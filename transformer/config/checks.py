@@ -31,6 +31,7 @@ Positive = Annotated[
 NotNegative = Annotated[Number, Check(lambda x: x >= 0, "0 or more"), _COUNTED]
 Rate = Annotated[float, Check(lambda x: 0 <= x < 1, "at least 0 and less than 1")]
 Decay = Annotated[float, Check(lambda x: 0 < x <= 1, "above 0 and at most 1")]
+Clip = Annotated[int, Check(lambda x: x >= -1, "0 or more, or -1 for none"), _COUNTED]
 LengthPenalty = Literal["gnmt", "power"]  # ((5 + length) / 6)^alpha or length^alpha
 # A set of convolutions reads over 2^blocks positions each way.
 Blocks = Annotated[Positive[int], Check(lambda x: x <= 16, "at most 16")]

@@ -7,6 +7,7 @@ from typing import Literal
 
 from transformer.config.checks import (
     Blocks,
+    Clip,
     Convolutions,
     Decay,
     Digits,
@@ -92,8 +93,18 @@ class Transformer(Model):
     relu_dropout: Rate
     norm: Literal["post", "pre"]  # post: the paper
     norm_epsilon: Positive[float]
-    positions: Literal["sinusoidal", "sinusoidal_concat", "learned", "none"]
+    positions: Literal[
+        "sinusoidal",
+        "sinusoidal_concat",
+        "learned",
+        "none",
+        "rotary",
+        "alibi",
+        "relative",
+    ]
     max_positions: Positive[int]  # rows of a learned position table
+    clip: Clip  # k: relative positions beyond this distance are as one; else -1
+    relative_heads: Literal["shared", "per_head"]  # whose their vectors are
     attention_bias: bool
     score: Literal["scaled_dot", "dot", "additive", "general"]
     window: NotNegative[int]  # positions that self-attention reaches each way, 0 = all

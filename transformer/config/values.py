@@ -112,6 +112,26 @@ def _check_model(config: Config) -> None:
     if model.positions == "learned" and model.max_positions < longest:
         expected = f"at least data.max_length = {longest}"
         refuse("model.max_positions", expected, model.max_positions)
+    _check_distances(model)
+
+
+_BY_DISTANCE = ("rotary", "alibi", "relative")
+
+
+def _check_distances(model: Transformer) -> None:
+    """See that positions by distance fit what attention does."""
+    if model.positions == "relative" and model.clip < 0:
+        refuse("model.clip", "0 or more with relative positions", model.clip)
+    if model.positions != "relative":
+        for key, nothing in {"clip": -1, "relative_heads": "shared"}.items():
+            if (got := getattr(model, key)) != nothing:
+                expected = f"{nothing!r} with {model.positions} positions"
+                refuse(f"model.{key}", expected, got)
+    if model.positions in _BY_DISTANCE and model.score not in ("scaled_dot", "dot"):
+        expected = f"scaled_dot or dot with {model.positions} positions"
+        refuse("model.score", expected, model.score)
+    if model.positions == "rotary" and model.d_k % 2:
+        refuse("model.d_k", "an even number for rotary positions", model.d_k)
 
 
 def _check_bytenet(model: ByteNet) -> None:

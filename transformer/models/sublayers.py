@@ -7,12 +7,14 @@ from typing import Literal
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from transformer import config
 from transformer.models.caches import Blocks, KeysValues
+from transformer.models.distances import Distances, biased
 from transformer.models.modules import LayerNorm, Linear, kernel_of
-from transformer.nn import attention, dropout, layers, scores
+from transformer.nn import attention, dropout, layers, relative, scores
 from transformer.nn.hardware import Hardware
 
 
@@ -90,10 +92,21 @@ class MultiHeadAttention(nn.Module):
             narrow = nn.initializers.normal(1 / c.d_k)
             shape = c.heads, c.d_k, c.d_k
             self.score_matrix = self.param("score_matrix", narrow, shape)
+        self.distances = Distances(c) if biased(c, self.kind) else None
 
-    def keys_values(self, x: jax.Array) -> KeysValues:
-        """Project what is attended to, (B, S, D), to (B, H, S, K) and (B, H, S, W)."""
-        return self._split(self.key(x)), self._split(self.value(x))
+    def keys_values(self, x: jax.Array, now: jax.Array | None = None) -> KeysValues:
+        """Project what is attended to, (B, S, D), to (B, H, S, K) and (B, H, S, W).
+
+        All of x stands at position ``now``, or at 0 to S - 1 where that is None.
+        """
+        return self._placed(self.key(x), now), self._split(self.value(x))
+
+    def _placed(self, x: jax.Array, now: jax.Array | None) -> jax.Array:
+        """Split queries or keys into heads, rotated where positions are."""
+        split = self._split(x)
+        if self.config.positions != "rotary" or self.kind == "cross":
+            return split
+        return relative.rotated(split, jnp.arange(x.shape[1]) if now is None else now)
 
     def _split(self, x: jax.Array) -> jax.Array:
         return attention.split_heads(checkpoint_name(x, "product"), self.config.heads)
@@ -104,21 +117,29 @@ class MultiHeadAttention(nn.Module):
         keys_values: KeysValues | Blocks,
         mask: attention.Mask | jax.Array,
         key: dropout.Key | None,
+        now: jax.Array | None = None,
     ) -> jax.Array:
-        """Attend from each of (B, T, D), to blocks by a dense mask: (B, T, D)."""
+        """Attend from each of (B, T, D), to blocks by a dense mask: (B, T, D).
+
+        All of x stands at position ``now``, or at 0 to T - 1 where that is None.
+        """
         c = self.config
-        query, score = self._compared(self._split(self.query(x)))
+        query, score = self._compared(self._placed(self.query(x), now))
+        relation = self.distances(query, now) if self.distances else None
+        bias, beside = relation or (None, None)
         if isinstance(keys_values, Blocks):
             assert not isinstance(mask, attention.Mask)
             keys, values, filled = keys_values
-            output = attention.block_attention(query, keys, values, mask, filled, score)
+            output = attention.block_attention(
+                query, keys, values, mask, filled, score, bias, beside
+            )
             return self._joined(output)
         assert isinstance(mask, attention.Mask)
         lengths = query.shape[2], keys_values[0].shape[2]
         # Neither the weights nor a part of them is wanted: they need not exist.
         dropped = key is not None and c.attention_dropout > 0
         if not dropped and not self.is_mutable_collection("attention"):
-            if kernel := attention_kernel(c, self.hardware, lengths, mask):
+            if kernel := attention_kernel(c, self.hardware, lengths, mask, self.kind):
                 output = attention.fused_attention(
                     query, *keys_values, mask, attention.FUSED_SCALES[c.score], kernel
                 )
@@ -127,6 +148,8 @@ class MultiHeadAttention(nn.Module):
             query,
             *keys_values,
             mask.dense(*lengths),
+            bias=bias(lengths[1]) if bias else None,
+            beside=beside,
             score=score,
             dropout_rate=c.attention_dropout,
             key=key,
@@ -158,6 +181,7 @@ def attention_kernel(
     hardware: Hardware,
     lengths: tuple[int, int],
     mask: attention.Mask,
+    kind: str = "cross",
 ) -> Literal["cudnn", "pallas"] | None:
     """Return whose kernel attention is where no weights are due, None = written out.
 
@@ -166,7 +190,10 @@ def attention_kernel(
       hardware: where it is computed.
       lengths: T and S.
       mask: which keys each query may attend to.
+      kind: whose attention it is, "encoder", "decoder" or "cross".
     """
+    if biased(c, kind):
+        return None
     dtype = hardware.attention_operands(c.dtype)
     return attention.fused_kernel(
         hardware, dtype, c.score, c.heads, c.d_k, c.d_v, lengths, mask

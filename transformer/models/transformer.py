@@ -82,8 +82,8 @@ class DecoderLayer(nn.Module):
 
     The same code runs over a whole target and, with a cache, over one position: then
     the beams of a sentence take the place of the positions, the memory is what the
-    cache holds of it, and ``remember`` puts the new keys and values into the cache and
-    returns all of them.
+    cache holds of it, ``remember`` puts the new keys and values into the cache and
+    returns all of them, and ``now`` is the one position.
     """
 
     config: config.Transformer
@@ -97,14 +97,16 @@ class DecoderLayer(nn.Module):
         self.residual_2 = Residual(self.config)
         self.residual_3 = Residual(self.config)
 
-    def __call__(self, x, mask, memory, memory_mask, key, remember=lambda kv: kv):
+    def __call__(
+        self, x, mask, memory, memory_mask, key, remember=lambda kv: kv, now=None
+    ):
         k = [dropout.fold_in(key, i) for i in range(6)]
         if not isinstance(memory, Blocks):
             memory = self.cross_attention.keys_values(memory)
 
         def attend(y):
-            keys_values = remember(self.self_attention.keys_values(y))
-            return self.self_attention(y, keys_values, mask, k[0])
+            keys_values = remember(self.self_attention.keys_values(y, now))
+            return self.self_attention(y, keys_values, mask, k[0], now)
 
         def attend_to_source(y):
             return self.cross_attention(y, memory, memory_mask, k[2])
@@ -123,6 +125,8 @@ PARTITION: Rules = {
     "output": ("tensor", "fsdp"),  # (V, D)
     "(source|target)_positions": (None, "fsdp"),  # (positions, D)
     "target_space": (None, "fsdp"),  # (spaces, D)
+    "distances[.](key|value)": (None, None),  # (labels, K)
+    "distances[.](key|value)_per_head": (None, "tensor"),  # (labels, H * K)
     "(query|key|value)[.]kernel": ("fsdp", "tensor"),  # (D, H * K)
     "(query|key|value)[.]bias": ("tensor",),  # (H * K,)
     "score_vector": ("tensor", None),  # (H, K)
@@ -295,7 +299,7 @@ class Transformer(Base):
             return own[-1]
 
         for layer, memory in zip(self.decoder, cache.memory, strict=True):
-            x = layer(x, mask, memory, cache.memory_mask, None, remember)
+            x = layer(x, mask, memory, cache.memory_mask, None, remember, now)
         if self.config.norm == "pre":
             x = self.decoder_norm(x)
         return self.logits(x), cache._replace(ancestors=ancestors, own=tuple(own))
@@ -319,10 +323,10 @@ class Transformer(Base):
     def _positions(self, length: int, side: str) -> jax.Array | None:
         """Return what is added to embeddings at each position, (length, D)."""
         c = self.config
-        if c.positions == "none":
-            return None
-        if c.positions != "learned":
+        if c.positions in positions.POSITIONS:
             return positions.POSITIONS[c.positions](length, c.d_model)
+        if c.positions != "learned":
+            return None  # there are none, or attention alone knows them
         table = self.source_positions if side == "source" else self.target_positions
         # Beyond the table, which no training pair reaches, its last row serves on.
         return table[jnp.minimum(jnp.arange(length), c.max_positions - 1)]

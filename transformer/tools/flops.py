@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from transformer import config, models
-from transformer.models import bytenet
+from transformer.models import bytenet, counts
 
 
 def traced(function: Callable[..., Any], *args: Any) -> int:
@@ -114,9 +114,10 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
     Of a Transformer by formula, ``2 * (products with parameters + 2 products an
     attention)``, each a sum over positions; see Table 1 for the terms in n^2 d and
     n d^2. An additive score, ``tanh(..) . v``, is as many products as ``q . k``, a
-    general one transforms each query first. Of a ByteNet, whose grid is no polynomial
-    of S, by formula too, ``2 (4 + k) d^2`` a block and column. Of any other model in
-    the traced forward pass, loops as often as they run.
+    general one transforms each query first; relative positions have 2 more in each
+    self-attention, of positions and 2 k + 1 labels. Of a ByteNet, whose grid is no
+    polynomial of S, by formula too, ``2 (4 + k) d^2`` a block and column. Of any other
+    model in the traced forward pass, loops as often as they run.
 
     Args:
       settings: sizes.
@@ -139,9 +140,12 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
     into += keys * c.d_k * (c.score == "general")
     keys_values = c.d_model * (keys + values)
     inner = 2 * c.d_model * c.d_ff
-    encoder = source * (into + keys_values + out + inner + source * (keys + values))
+    labels = counts.labels(c)
+    encoder = source * (
+        into + keys_values + out + inner + (source + labels) * (keys + values)
+    )
     decoder = (
-        target * (into + keys_values + out + target * (keys + values))
+        target * (into + keys_values + out + (target + labels) * (keys + values))
         + target * (into + out + source * (keys + values))
         + source * keys_values
         + target * inner
@@ -298,7 +302,8 @@ def recomputed(settings: config.Model, source: int, target: int, remat: str) -> 
       target: T.
       remat: ``parallel.remat``; "layers": both stacks, of ConvS2S what later products
         need of them; "dots": in each attention the products with no parameter,
-        ``h (d_k + d_v) n m`` of n queries and m keys, of which a ByteNet has none.
+        ``h (d_k + d_v) n m`` of n queries and m keys, or labels of distances, of which
+        a ByteNet has none.
 
     Returns:
       Operations, 2 per multiply-add.
@@ -311,8 +316,10 @@ def recomputed(settings: config.Model, source: int, target: int, remat: str) -> 
         return _dilated(settings, source, target) if remat == "layers" else 0
     if remat == "layers":
         return forward(settings, source, target, vocabulary=0)
-    pairs = source**2 + target**2 + source * target
     c = config.transformer(settings)
+    pairs = (
+        source**2 + target**2 + source * target + counts.labels(c) * (source + target)
+    )
     return 2 * c.layers * c.heads * (c.d_k + c.d_v) * pairs
 
 
