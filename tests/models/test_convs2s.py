@@ -268,7 +268,8 @@ def test_tied_tables_step_as_they_are_taught_whoever_is_continued():
         return jax.lax.scan(score, cache, (jnp.arange(5), INPUTS.T))[1]
 
     found = stepwise(params).swapaxes(0, 1)
-    np.testing.assert_allclose(found, taught, atol=1e-5 * abs(taught).max(), rtol=0)
+    atol = 1e-5 * float(abs(taught).max())
+    np.testing.assert_allclose(found, taught, atol=atol, rtol=0)
 
 
 def test_every_layer_of_the_decoder_has_its_map():
