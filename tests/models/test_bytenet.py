@@ -140,16 +140,6 @@ def test_what_stands_for_padding_is_never_read():
     np.testing.assert_array_equal(one, another)
 
 
-def test_beyond_the_grid_the_source_is_still_remembered():
-    model, params = drawn()
-    short, other = jnp.array([[5, 3]]), jnp.array([[6, 3]])  # grids of 3 columns
-    a, b = (features(model, params, s, INPUTS[:1])[0][0] for s in (short, other))
-    # Position 8 is read over by two blocks that reach 2 and 4 back: 2 to 8.
-    assert (np.abs(a - b).max(-1) > 0).all()
-    one_set = dilated.reach(3, [1, 2])
-    assert one_set == 7 and INPUTS.shape[1] - one_set < 3
-
-
 # ---- decoding ------------------------------------------------------------------------
 
 
