@@ -184,12 +184,13 @@ def test_a_machine_is_what_decides_the_last_digits(monkeypatch):
     assert found["versions"] == provenance.versions()
 
 
-def test_the_libraries_of_an_accelerator_have_versions(monkeypatch):
-    class Library:
-        name, version = "nvidia-cudnn-cu13", "9.15"
-
-    monkeypatch.setattr(
-        provenance.importlib.metadata, "distributions", lambda: [Library]
-    )
+def test_the_libraries_of_an_accelerator_have_versions(tmp_path, monkeypatch):
+    for name, version in (("nvidia_cudnn_cu13", "9.15"), ("other", "1")):
+        metadata = tmp_path / f"{name}-{version}.dist-info" / "METADATA"
+        metadata.parent.mkdir()
+        lines = "Metadata-Version: 2.1", f"Name: {name.replace('_', '-')}"
+        metadata.write_text("\n".join((*lines, f"Version: {version}", "")))
+    monkeypatch.syspath_prepend(tmp_path)
     found = provenance.versions.__wrapped__()
     assert found["nvidia-cudnn-cu13"] == "9.15" and "jax" in found
+    assert "other" not in found

@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -83,10 +84,18 @@ def versions() -> dict[str, str]:
         "transformer": transformer.__version__,
         **{name: importlib.metadata.version(name) for name in _PACKAGES},
     }
-    for one in importlib.metadata.distributions():
-        if _LIBRARIES.match(one.name):
+    for folder in _metadata_folders():
+        # Their names are read first: a package's metadata takes 1 ms to parse.
+        if _LIBRARIES.match(folder.name.replace("_", "-")):
+            one = importlib.metadata.Distribution.at(folder)
             found[one.name] = one.version
     return found
+
+
+def _metadata_folders() -> list[Path]:
+    """Return where installed packages keep their metadata, by the path of imports."""
+    places = [Path(place) for place in sys.path if Path(place).is_dir()]
+    return [folder for place in places for folder in place.glob("*.dist-info")]
 
 
 def _devices() -> list[str]:
