@@ -34,6 +34,7 @@ TRANSFORMER: dict[str, Any] = {
 SMALL: dict[str, dict[str, Any]] = {
     "transformer": TRANSFORMER,
     "transformer:additive": TRANSFORMER | {"score": "additive", "layers": 1},
+    "transformer:windowed": TRANSFORMER | {"window": 2, "layers": 1},
     "transformer:general": TRANSFORMER | {"score": "general"},
     **{
         f"rnn:{member}": RNN | {"member": member, "encoder_norm": member == "cgru"}
@@ -59,7 +60,12 @@ SMALL: dict[str, dict[str, Any]] = {
     "toy": {"d_model": 16},
 }
 # Near others of this list, and long to compile: with -m slow they are held to it, too.
-LONG = {"transformer:general", "rnn:luong general global", "rnn:gnmt"}
+LONG = {
+    "transformer:general",
+    "transformer:windowed",
+    "rnn:luong general global",
+    "rnn:gnmt",
+}
 KINDS = [
     pytest.param(kind, marks=pytest.mark.slow if kind in LONG else ()) for kind in SMALL
 ]

@@ -16,7 +16,7 @@ from support.reference import assert_close
 from transformer import config, models
 from transformer.config import UserError
 from transformer.models.transformer import Memory, Transformer
-from transformer.nn import attention, dropout, layers, positions
+from transformer.nn import attention, attention_window, dropout, layers, positions
 from transformer.nn.hardware import Hardware
 from transformer.tools.params import parameter_table
 
@@ -477,7 +477,29 @@ def test_the_layers_of_a_stack_share_one_trace(patch):
     assert len(calls) == 3  # the encoder's, and the decoder's two
 
 
+def test_windows_are_computed_in_blocks_where_no_weights_are_wanted(patch):
+    patch.setattr(attention_window, "_LEAST", 0)
+    calls, whole = [], attention_window.window_attention
+
+    def counted(q, k, v, mask, **options):
+        calls.append((mask.causal, q.shape[2]))
+        return whole(q, k, v, mask, **options)
+
+    patch.setattr(attention_window, "window_attention", counted)
+    model, params = make(window=2, layers=1, score="additive")
+    source = np.pad(np.tile(SOURCE, (1, 4))[:, :17], ((0, 0), (0, 4)))
+    target = np.tile(TARGET, (1, 4))[:, :16]
+    run = functools.partial(model.apply, {"params": params}, source, target)
+    blocks = run()
+    assert calls == [(False, 21), (True, 16)]
+    masked, _ = run(mutable=["attention"])
+    assert len(calls) == 2
+    # The roundings of two layers and how they grow, as in test_model_reference.py.
+    assert_close(blocks, masked, 20 * round(5 * math.sqrt(4 * 150)))
+
+
 # ---- the cache -----------------------------------------------------------------------
+
 
 OPTIONS: list[dict[str, Any]] = [
     {"positions": "sinusoidal", "tying": "three", "layers": 2},
