@@ -501,6 +501,22 @@ def test_windows_are_computed_in_blocks_where_no_weights_are_wanted(patch):
 # ---- the cache -----------------------------------------------------------------------
 
 
+def test_under_a_window_the_cache_holds_that_many_positions():
+    model = Transformer(model_config(window=3, layers=1), SIZE, SIZE)
+    params = {"params": models.abstract(model)}
+
+    def start(variables, length):
+        source = jnp.zeros((2, 5), jnp.int32)
+        return model.apply(variables, source, 4, length, method="start")
+
+    for length, held in ((3, 3), (4, 4), (60, 3 + 1)):
+        cache = jax.eval_shape(functools.partial(start, length=length), params)
+        c = config.transformer(model.config)
+        (keys,), (values,), _ = cache.own[0]
+        assert keys.shape == (2, c.heads, c.d_k, 4 * held)
+        assert values.shape == (2, c.heads, 4 * held, c.d_v)
+
+
 OPTIONS: list[dict[str, Any]] = [
     {"positions": "sinusoidal", "tying": "three", "layers": 2},
     {"norm": "pre", "positions": "sinusoidal_concat", "tying": "two"},
