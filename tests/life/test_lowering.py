@@ -31,6 +31,7 @@ from transformer import (
 from transformer import step as steps
 from transformer.config import Config
 from transformer.models import Model
+from transformer.nn import attention_window
 from transformer.nn.hardware import Hardware
 from transformer.search import Search
 
@@ -60,6 +61,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
 TRAINED = CONFIGURATIONS | {
     "additive scores": {"model.score": "additive"},
     "general scores": {"model.score": "general"},
+    "blocks": {"model.window": 1},
 }
 # Attentions of a train step that are cuDNN's: of the encoder, the decoder, and cross.
 KERNELS = dict.fromkeys(TRAINED, 3) | {
@@ -69,6 +71,7 @@ KERNELS = dict.fromkeys(TRAINED, 3) | {
     "d_k is not d_v": 0,
     "additive scores": 0,
     "relative positions": 1,  # of attention to the source: it takes no bias
+    "blocks": 2,  # as with the window
 }
 
 
@@ -197,7 +200,8 @@ def products_of(name: str) -> set[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_a_train_step_for_cuda(lowered, name):
+def test_a_train_step_for_cuda(lowered, name, patch):
+    patch.setattr(attention_window, "_LEAST", 0)
     text = lowered("train step", name, H100)
     again = 2 if settings_of(name).parallel.remat == "dots" else 1
     assert kernels(text) == (again * KERNELS[name], KERNELS[name])
@@ -205,7 +209,8 @@ def test_a_train_step_for_cuda(lowered, name):
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_a_train_step_for_tpu(lowered, name):
+def test_a_train_step_for_tpu(lowered, name, patch):
+    patch.setattr(attention_window, "_LEAST", 0)
     text = lowered("train step", name, TPU)
     assert kernels(text) == (0, 0)
     assert operands(text) == products_of(name)

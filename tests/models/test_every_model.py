@@ -40,6 +40,7 @@ POSITIONS: dict[str, dict[str, Any]] = {
 SMALL: dict[str, dict[str, Any]] = {
     "transformer": TRANSFORMER,
     "transformer:additive": TRANSFORMER | {"score": "additive", "layers": 1},
+    "transformer:windowed": TRANSFORMER | {"window": 2, "layers": 1},
     "transformer:general": TRANSFORMER | {"score": "general"},
     **{
         f"transformer:{name}": TRANSFORMER | changes
@@ -69,8 +70,12 @@ SMALL: dict[str, dict[str, Any]] = {
     "toy": {"d_model": 16},
 }
 # Near others of this list, and long to compile: with -m slow they are held to it, too.
-LONG = {"transformer:general", "rnn:luong general global", "rnn:gnmt"} | {
-    f"transformer:{name}" for name in POSITIONS.keys() - {"relative"}
+LONG = {
+    "transformer:general",
+    "transformer:windowed",
+    "rnn:luong general global",
+    "rnn:gnmt",
+    *(f"transformer:{name}" for name in POSITIONS if name != "relative"),
 }
 KINDS = [
     pytest.param(kind, marks=pytest.mark.slow if kind in LONG else ()) for kind in SMALL

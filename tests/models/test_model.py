@@ -16,7 +16,7 @@ from support.reference import assert_close
 from transformer import config, models
 from transformer.config import UserError
 from transformer.models.transformer import Memory, Transformer
-from transformer.nn import attention, dropout, layers, positions
+from transformer.nn import attention, attention_window, dropout, layers, positions
 from transformer.nn.hardware import Hardware
 from transformer.tools.params import parameter_table
 
@@ -487,7 +487,45 @@ def test_the_layers_of_a_stack_share_one_trace(patch):
     assert len(calls) == 3  # the encoder's, and the decoder's two
 
 
+def test_windows_are_computed_in_blocks_where_no_weights_are_wanted(patch):
+    patch.setattr(attention_window, "_LEAST", 0)
+    calls, whole = [], attention_window.window_attention
+
+    def counted(q, k, v, mask, **options):
+        calls.append((mask.causal, q.shape[2]))
+        return whole(q, k, v, mask, **options)
+
+    patch.setattr(attention_window, "window_attention", counted)
+    model, params = make(window=2, layers=1, score="additive")
+    source = np.pad(np.tile(SOURCE, (1, 4))[:, :17], ((0, 0), (0, 4)))
+    target = np.tile(TARGET, (1, 4))[:, :16]
+    run = functools.partial(model.apply, {"params": params}, source, target)
+    blocks = run()
+    assert calls == [(False, 21), (True, 16)]
+    masked, _ = run(mutable=["attention"])
+    assert len(calls) == 2
+    # The roundings of two layers and how they grow, as in test_model_reference.py.
+    assert_close(blocks, masked, 20 * round(5 * math.sqrt(4 * 150)))
+
+
 # ---- the cache -----------------------------------------------------------------------
+
+
+def test_under_a_window_the_cache_holds_that_many_positions():
+    model = Transformer(model_config(window=3, layers=1), SIZE, SIZE)
+    params = {"params": models.abstract(model)}
+
+    def start(variables, length):
+        source = jnp.zeros((2, 5), jnp.int32)
+        return model.apply(variables, source, 4, length, method="start")
+
+    for length, held in ((3, 3), (4, 4), (60, 3 + 1)):
+        cache = jax.eval_shape(functools.partial(start, length=length), params)
+        c = config.transformer(model.config)
+        (keys,), (values,), _ = cache.own[0]
+        assert keys.shape == (2, c.heads, c.d_k, 4 * held)
+        assert values.shape == (2, c.heads, 4 * held, c.d_v)
+
 
 OPTIONS: list[dict[str, Any]] = [
     {"positions": "sinusoidal", "tying": "three", "layers": 2},

@@ -16,6 +16,7 @@ from support.models import bytenet_config, convolutional_config, recurrent_confi
 from transformer import config, models
 from transformer import step as steps
 from transformer.config import UserError
+from transformer.nn import attention_window
 from transformer.nn.hardware import Hardware
 from transformer.parallel import sizes
 from transformer.tools import flops
@@ -155,6 +156,20 @@ def test_the_traced_train_step_has_the_operations_of_the_formula(
         pairs = source**2 + target**2 + (2 * c.clip + 1) * (source + target)
         formula += rows * c.layers * 2 * c.heads * c.d_k * pairs
     assert counted == formula
+
+
+def test_a_window_is_counted_by_its_blocks(patch):
+    patch.setattr(attention_window, "_LEAST", 0)
+    patch.setattr(attention_window, "_RATIO", 3)
+    c = settings(**{"model.layers": 1, "model.window": 3}).model
+    assert flops.forward(c, 12, 10, 0) == flops._up_to_output(c, 12, 10)
+    # 4 blocks of 3 queries and 3 * 3 keys; of 10 queries too, and 2 * 3 keys; 8 heads
+    # of which each key and each value has 64 numbers.
+    pairs = 4 * 3 * 9 + 4 * 3 * 6 + 12 * 10
+    assert flops.recomputed(c, 12, 10, "dots") == 2 * 8 * (64 + 64) * pairs
+    # Below 9 positions each query meets all.
+    pairs = 8 * 8 + 7 * 7 + 8 * 7
+    assert flops.recomputed(c, 8, 7, "dots") == 2 * 8 * (64 + 64) * pairs
 
 
 def test_a_sentence_of_one_word_through_one_layer_by_hand():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import Literal
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -14,7 +14,14 @@ from transformer import config
 from transformer.models.caches import Blocks, KeysValues
 from transformer.models.distances import Distances, biased
 from transformer.models.modules import LayerNorm, Linear, kernel_of
-from transformer.nn import attention, dropout, layers, relative, scores
+from transformer.nn import (
+    attention,
+    attention_window,
+    dropout,
+    layers,
+    relative,
+    scores,
+)
 from transformer.nn.hardware import Hardware
 
 
@@ -137,22 +144,25 @@ class MultiHeadAttention(nn.Module):
         assert isinstance(mask, attention.Mask)
         lengths = query.shape[2], keys_values[0].shape[2]
         # Neither the weights nor a part of them is wanted: they need not exist.
+        maps = self.is_mutable_collection("attention")
         dropped = key is not None and c.attention_dropout > 0
-        if not dropped and not self.is_mutable_collection("attention"):
+        if not dropped and not maps:
             if kernel := attention_kernel(c, self.hardware, lengths, mask, self.kind):
                 output = attention.fused_attention(
                     query, *keys_values, mask, attention.FUSED_SCALES[c.score], kernel
                 )
                 return self._joined(output)
+        how: Any = {"score": score, "dropout_rate": c.attention_dropout, "key": key}
+        if not maps and not bias and attention_window.pays(lengths[0], mask.window):
+            output = attention_window.window_attention(query, *keys_values, mask, **how)
+            return self._joined(output)
         output, weights = attention.attention(
             query,
             *keys_values,
             mask.dense(*lengths),
             bias=bias(lengths[1]) if bias else None,
             beside=beside,
-            score=score,
-            dropout_rate=c.attention_dropout,
-            key=key,
+            **how,
         )
         self.sow("attention", self.kind, weights)
         return self._joined(output)

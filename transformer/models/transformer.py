@@ -49,7 +49,7 @@ class Cache(NamedTuple):
     """What decoding remembers between two steps, for B sentences of J beams each."""
 
     ancestors: Ancestors
-    own: tuple[Blocks, ...]  # N, of M positions each
+    own: tuple[Blocks, ...]  # N, of M positions each or, under a window, the last
     memory: tuple[Blocks, ...]  # N, of the source
     memory_mask: jax.Array  # (B, 1, 1, S)
 
@@ -258,7 +258,7 @@ class Transformer(Base):
         c, batch = self.config, source.shape[0]
         dtype = self.kind.attention_operands(c.dtype)
         memory = self.encode(source)
-        slots = [size * beams for size in block_sizes(length)]
+        slots = [size * beams for size in block_sizes(self._held(length))]
         ancestors = jnp.zeros((batch, beams, length), jnp.int32)
         return Cache(
             ancestors=Ancestors(jnp.zeros((), jnp.int32), ancestors),
@@ -288,14 +288,15 @@ class Transformer(Base):
         """
         now, (_, beams, length) = cache.ancestors.position, cache.ancestors.beams.shape
         ancestors = cache.ancestors.follow(parents)
-        mask = ancestors.mask(self.config.window)
+        held = self._held(length)
+        mask = ancestors.mask(self.config.window, held)
         positions = self._positions(length, "target")
         place = None if positions is None else positions[now]
         x = self._place(layers.embed(ids, self.target_table), place, None)
         own: list[Blocks] = []
 
         def remember(new: KeysValues) -> Blocks:
-            own.append(extended(cache.own[len(own)], new, now * beams))
+            own.append(extended(cache.own[len(own)], new, now % held * beams))
             return own[-1]
 
         for layer, memory in zip(self.decoder, cache.memory, strict=True):
@@ -319,6 +320,13 @@ class Transformer(Base):
         return stacks.run(
             apply, x, variables, stacked, arguments, key, self.remat, self.kind
         )
+
+    def _held(self, length: int) -> int:
+        """Return of how many of M positions the cache holds keys and values."""
+        c = self.config
+        # What is added to embeddings is in the keys: they may stand in any order.
+        added = c.positions in ("none", "learned", *positions.POSITIONS)
+        return min(length, c.window + 1) if c.window and added else length
 
     def _positions(self, length: int, side: str) -> jax.Array | None:
         """Return what is added to embeddings at each position, (length, D)."""

@@ -18,6 +18,8 @@ from jax.extend import core
 
 from transformer import config, models
 from transformer.models import bytenet, counts
+from transformer.models.distances import biased
+from transformer.nn.attention_window import pays
 
 
 def traced(function: Callable[..., Any], *args: Any) -> int:
@@ -115,9 +117,10 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
     attention)``, each a sum over positions; see Table 1 for the terms in n^2 d and
     n d^2. An additive score, ``tanh(..) . v``, is as many products as ``q . k``, a
     general one transforms each query first; relative positions have 2 more in each
-    self-attention, of positions and 2 k + 1 labels. Of a ByteNet, whose grid is no
-    polynomial of S, by formula too, ``2 (4 + k) d^2`` a block and column. Of any other
-    model in the traced forward pass, loops as often as they run.
+    self-attention, of positions and 2 k + 1 labels. A window is counted as blocks of
+    its size where they pay. Of a ByteNet, whose grid is no polynomial of S, by formula
+    too, ``2 (4 + k) d^2`` a block and column. Of any other model in the traced forward
+    pass, loops as often as they run.
 
     Args:
       settings: sizes.
@@ -140,17 +143,32 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
     into += keys * c.d_k * (c.score == "general")
     keys_values = c.d_model * (keys + values)
     inner = 2 * c.d_model * c.d_ff
-    labels = counts.labels(c)
-    encoder = source * (
-        into + keys_values + out + inner + (source + labels) * (keys + values)
-    )
+    labels = counts.labels(c) * (keys + values)
+    encoder = source * (into + keys_values + out + inner + labels)
+    encoder += _pairs(c, source, 3) * (keys + values)
     decoder = (
-        target * (into + keys_values + out + (target + labels) * (keys + values))
+        target * (into + keys_values + out + labels)
+        + _pairs(c, target, 2) * (keys + values)
         + target * (into + out + source * (keys + values))
         + source * keys_values
         + target * inner
     )
     return 2 * c.layers * (encoder + decoder) + output
+
+
+def _pairs(c: config.Transformer, length: int, blocks: int) -> int:
+    """Count the pairs of a query and a key of self-attention, one by one or by blocks.
+
+    Args:
+      c: sizes and choices.
+      length: n.
+      blocks: of keys that a block of queries meets.
+    """
+    every, r = length**2, c.window
+    if not r or biased(c, "encoder"):
+        return every
+    near = -(-length // r) * blocks * r**2
+    return every + pays(length, r) * (near - every)
 
 
 def _dilated(c: config.ByteNet, source: int, target: int) -> int:
@@ -317,9 +335,8 @@ def recomputed(settings: config.Model, source: int, target: int, remat: str) -> 
     if remat == "layers":
         return forward(settings, source, target, vocabulary=0)
     c = config.transformer(settings)
-    pairs = (
-        source**2 + target**2 + source * target + counts.labels(c) * (source + target)
-    )
+    pairs = _pairs(c, source, 3) + _pairs(c, target, 2) + source * target
+    pairs += counts.labels(c) * (source + target)
     return 2 * c.layers * c.heads * (c.d_k + c.d_v) * pairs
 
 
