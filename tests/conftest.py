@@ -31,6 +31,15 @@ hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
+# Tests of a minute or more, the longest first: begun last, they would run alone.
+LONGEST = ("test_eight_devices_make_no_difference",)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the longest tests start first; the others stay in their order."""
+    rank = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.name, len(LONGEST)))
+
 
 @pytest.fixture
 def workdir_of(tmp_path, monkeypatch):
