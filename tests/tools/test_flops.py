@@ -126,6 +126,7 @@ H200 = Hardware("cuda", (9, 0))
         {"model.norm": "pre", "model.tying": "none", "optimizer.accumulation": 2},
         {"model.layers": 2, "model.dtype": "float32", "loss.block": 100},
         {"model.layers": 1, "model.positions": "relative", "model.clip": 3},
+        {"model.layers": 1, "model.positions": "disentangled", "model.clip": 3},
     ],
     ids=str,
 )
@@ -151,6 +152,10 @@ def test_the_traced_train_step_has_the_operations_of_the_formula(
     if kind is not None and c.positions == "relative":
         # Of its own, not of attention to the source, with those of distances.
         pairs = source**2 + target**2 + (2 * c.clip + 1) * (source + target)
+        formula += rows * c.layers * 2 * c.heads * c.d_k * pairs
+    if kind is not None and c.positions == "disentangled":
+        # Of the encoder, with those of distances; those of projections are kept.
+        pairs = source**2 + 2 * source * (2 * source - 1)
         formula += rows * c.layers * 2 * c.heads * c.d_k * pairs
     assert counted == formula
 

@@ -45,6 +45,7 @@ def model_of(c: Config) -> config.Transformer:
         {"model.tying": "none", "model.norm": "pre"},
         {"model.positions": "learned", "model.target_space": True},
         {"model.positions": "relative", "model.clip": 2},
+        {"model.positions": "disentangled", "model.clip": 2},
         {
             "model.positions": "relative",
             "model.clip": 0,

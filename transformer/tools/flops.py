@@ -114,7 +114,9 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
     Of a Transformer by formula, ``2 * (products with parameters + 2 products an
     attention)``, each a sum over positions; see Table 1 for the terms in n^2 d and
     n d^2. Relative positions have 2 more in each self-attention, of positions and 2 k +
-    1 labels. Of any other model in the traced forward pass, loops as often as they run.
+    1 labels; disentangled ones 2 in the encoder, of positions and 2 S - 1 distances,
+    and 2 that project these. Of any other model in the traced forward pass, loops as
+    often as they run.
 
     Args:
       settings: sizes.
@@ -137,13 +139,23 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
     encoder = source * (
         into + keys_values + out + inner + (source + labels) * (keys + values)
     )
+    if c.positions == "disentangled":
+        encoder += 2 * (2 * source - 1) * source * keys
     decoder = (
         target * (into + keys_values + out + (target + labels) * (keys + values))
         + target * (into + out + source * (keys + values))
         + source * keys_values
         + target * inner
     )
-    return 2 * c.layers * (encoder + decoder) + output
+    return 2 * c.layers * (encoder + decoder) + _shared(c, source) + output
+
+
+def _shared(settings: config.Model, source: int) -> int:
+    """Count what all sentences of a batch share: projections of distances."""
+    c = settings
+    if not isinstance(c, config.Transformer) or c.positions != "disentangled":
+        return 0
+    return 2 * c.layers * 2 * (2 * source - 1) * c.d_model * c.heads * c.d_k
 
 
 def per_target_token(
@@ -264,9 +276,10 @@ def train_step(
       vocabulary: V.
 
     Returns:
-      ``3 * B * forward``.
+      ``3 * B * forward``, less what sentences share.
     """
-    return 3 * rows * forward(settings, source, target, vocabulary)
+    whole = rows * forward(settings, source, target, vocabulary)
+    return 3 * (whole - (rows - 1) * _shared(settings, source))
 
 
 def recomputed(settings: config.Model, source: int, target: int, remat: str) -> int:
@@ -291,4 +304,7 @@ def recomputed(settings: config.Model, source: int, target: int, remat: str) -> 
     pairs = (
         source**2 + target**2 + source * target + counts.labels(c) * (source + target)
     )
-    return 2 * c.layers * c.heads * (c.d_k + c.d_v) * pairs
+    products = (c.d_k + c.d_v) * pairs
+    if c.positions == "disentangled":
+        products += 2 * c.d_k * source * (2 * source - 1)
+    return 2 * c.layers * c.heads * products
