@@ -65,6 +65,7 @@ def get_config(variant: str = "as_written") -> ConfigDict:
     config.model.positions = "sinusoidal"
     config.model.max_positions = 1024
     config.model.clip = -1
+    config.model.farthest = 0
     config.model.relative_heads = "shared"
     config.model.tying = "three"
     config.model.attention_bias = True

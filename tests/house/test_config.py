@@ -89,6 +89,26 @@ def test_config_dict_and_mapping_resolve_to_the_same():
             {"model.positions": "alibi", "model.relative_heads": "per_head"},
             "model.relative_heads: expected 'shared' with alibi positions, got 'per_h",
         ),
+        (
+            {"model.positions": "disentangled", "model.clip": 1},
+            "model.clip: expected 2 or more with disentangled positions, got 1",
+        ),
+        (
+            {
+                "model.positions": "disentangled",
+                "model.clip": 8,
+                "model.farthest": 8,
+            },
+            "model.farthest: expected 0, or more than model.clip = 8, got 8",
+        ),
+        (
+            {
+                "model.positions": "disentangled",
+                "model.clip": 8,
+                "model.score": "dot",
+            },
+            "model.score: expected scaled_dot with disentangled positions, got 'dot'",
+        ),
         ({"tokenizer.joint": False}, "model.tying: expected two or none where"),
         ({"optimizer.accumulation": 3}, "expected a divisor of batch.multiple = 8"),
         ({"seed": -1}, "seed: expected 0 or more and less than 2^32, got -1"),
@@ -125,7 +145,7 @@ POSITIVE = (
 ).split()
 NOT_NEGATIVE = (
     "data.train_pairs data.test_digits tokenizer.vocab_size model.vocab_size "
-    "model.window "
+    "model.window model.farthest "
     "optimizer.step_offset optimizer.clip_norm train.evaluate_every "
     "train.checkpoint_every train.checkpoint_minutes decode.alpha decode.extra_tokens "
     "loss.block decode.tokens optimizer.rate optimizer.decay_patience "
@@ -142,7 +162,7 @@ CHOICES = {
     "model.kind": "transformer, rnn, convs2s, bytenet",
     "model.norm": "post, pre",
     "model.positions": "sinusoidal, sinusoidal_concat, learned, none, rotary, alibi, "
-    "relative",
+    "relative, disentangled",
     "model.relative_heads": "shared, per_head",
     "model.tying": "three, two, none",
     "model.score": "scaled_dot, dot, additive, general",

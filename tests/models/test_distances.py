@@ -20,6 +20,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "rotary": {},
     "alibi": {},
     "relative": {"clip": 2},
+    "disentangled": {"clip": 2, "farthest": 4},
     "relative per head": {
         "positions": "relative",
         "clip": 2,
@@ -30,7 +31,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def made(kind: str, **changes: Any) -> Any:
     usual: dict[str, Any] = {"positions": kind, "d_k": K, "layers": 1}
-    return make(**(usual | KINDS[kind] | changes))
+    return make(**(usual | KINDS.get(kind, {}) | changes))
 
 
 def heads_of(x: np.ndarray, group: Any) -> np.ndarray:
@@ -101,6 +102,30 @@ def test_weights_of_both_stacks_are_those_of_the_definition(kind, window):
             (weights,) = sown[f"{side}_0"]["self_attention"][side]
             # Scores of size 10 are sums of 16 and 4 products.
             assert_close(weights[row], expected, 2 * 10 * 20)
+
+
+def test_disentangled_positions_act_in_the_encoder_and_sinusoids_in_the_decoder():
+    model, params = made("disentangled")
+    plain, plain_params = made("sinusoidal")
+    own = params["encoder_0"]["self_attention"]
+    assert "distances" in own and params["source_distances"].shape == (4, 16)
+    assert "distances" not in params["decoder_0"]["self_attention"]
+    # A decoder that reads no source is that of the model with sinusoids.
+    nothing = np.zeros_like(SOURCE)
+    shared = {k: v for k, v in params.items() if k not in ("source_distances",)}
+    found = model.apply({"params": params}, nothing, TARGET)
+    encoder = plain_params["encoder_0"]
+    expected = plain.apply({"params": shared | {"encoder_0": encoder}}, nothing, TARGET)
+    assert_close(found, expected, 4)
+    # The encoder tells orders apart, by its distances alone.
+    turned = SOURCE[:1, [2, 1, 0, 3, 4, 5]]
+    states = [
+        model.apply({"params": p}, x, method="encode")[0][0]
+        for p in (params, params | {"source_distances": jnp.zeros((4, 16))})
+        for x in (SOURCE[:1], turned)
+    ]
+    assert abs(states[0][0] - states[1][2]).max() > 0.01
+    assert_close(states[3][2], states[2][0], 300)
 
 
 @pytest.mark.parametrize("kind", KINDS)

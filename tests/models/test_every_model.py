@@ -35,6 +35,7 @@ POSITIONS: dict[str, dict[str, Any]] = {
     "per head": {"positions": "relative", "clip": 9, "relative_heads": "per_head"},
     "rotary": {"positions": "rotary"},
     "alibi": {"positions": "alibi"},
+    "disentangled": {"positions": "disentangled", "clip": 4, "farthest": 9},
 }
 # The smallest sizes of each kind, or KIND:MEMBER, with a vocabulary of 23 rows.
 SMALL: dict[str, dict[str, Any]] = {

@@ -538,6 +538,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"positions": "rotary", "d_k": 4},
     {"positions": "alibi", "heads": 3, "window": 5},
     {"positions": "relative", "clip": 4, "window": 9},
+    {"positions": "disentangled", "clip": 3},
     {"positions": "relative", "clip": 20, "relative_heads": "per_head"},
     # A table of positions that is shorter than the sentences.
     {"positions": "learned", "max_positions": 3},

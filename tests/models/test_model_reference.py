@@ -36,6 +36,7 @@ TINY = config.Transformer(
     positions="sinusoidal",
     max_positions=9,
     clip=-1,
+    farthest=0,
     relative_heads="shared",
     tying="two",
     attention_bias=True,

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.paths import TESTS
 from support.reference import assert_close
 
 from transformer.nn import attention, relative
@@ -147,3 +148,61 @@ def test_adding_up_by_labels_is_the_transpose_of_laying_out(length, clip):
     out, back = jax.vjp(relative.to_pairs, x)
     assert_close(back(w)[0], relative.from_pairs(w, clip), 8)
     assert_close((out * w).sum(), (x * relative.from_pairs(w, clip)).sum(), 80, 20)
+
+
+# ---- content to position and position to content -------------------------------------
+
+
+@pytest.fixture(scope="module")
+def deberta():
+    """Return what ``programs/deberta_values.py`` has computed, by its names."""
+    with np.load(TESTS / "golden" / "deberta.npz", allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
+
+
+@pytest.mark.parametrize("buckets, farthest", [(256, 512), (32, 128), (4, 9), (5, 40)])
+def test_logarithmic_buckets_are_those_of_the_library(deberta, buckets, farthest):
+    expected = deberta[f"of_{buckets}_to_{farthest}"]
+    distances = np.arange(len(expected)) - len(expected) // 2
+    found = relative.log_buckets(distances, buckets, farthest)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_logarithmic_buckets_by_hand():
+    """The values of buckets = 256 to 512: the middle one is 128."""
+    pairs = {128: 128, 129: 129, 140: 137, 200: 169, 256: 192, 300: 207, 400: 233}
+    pairs |= {511: 255, 512: 256, -300: -207, 0: 0}
+    found = relative.log_buckets(np.array(list(pairs)), 256, 512)
+    assert found.tolist() == list(pairs.values())
+
+
+@pytest.mark.parametrize("name, clip, farthest", [("linear", 3, 0), ("buckets", 4, 10)])
+def test_disentangled_attention_is_that_of_the_library(deberta, name, clip, farthest):
+    prefix = f"{name}."
+    its = {
+        k.removeprefix(prefix): a for k, a in deberta.items() if k.startswith(prefix)
+    }
+    heads, x = 2, its["x"]
+    rows = relative.disentangled_rows(x.shape[1], clip, farthest)
+
+    def projected(x, part):
+        y = x @ its[f"{part}.weight"].T + its[f"{part}.bias"]
+        return attention.split_heads(jnp.asarray(y), heads)
+
+    q, k, v = (projected(x, f"{part}_proj") for part in ("query", "key", "value"))
+    table = its["table"][rows][None]
+    keys, queries = (
+        projected(table, f"pos_{part}_proj")[0] for part in ("key", "query")
+    )
+    scale = (3 * q.shape[-1]) ** -0.5
+    output, weights = attention.attention(
+        q * 3**-0.5,
+        k,
+        v,
+        jnp.asarray(its["mask"])[:, None, None],
+        bias=relative.disentangled_bias(q, k, keys, queries) * scale,
+    )
+    # Sums of three terms, of 8 products each and of 4 of these, up to 30 in size; what
+    # it is given is rounded, too.
+    assert_close(weights, its["weights"], 2 * 30 * 20)
+    assert_close(attention.merge_heads(output), its["output"], 2 * 30 * 20)

@@ -129,6 +129,7 @@ H200 = Hardware("cuda", (9, 0))
         {"model.layers": 1, "model.score": "additive"},
         {"model.layers": 1, "model.score": "general"},
         {"model.layers": 1, "model.positions": "relative", "model.clip": 3},
+        {"model.layers": 1, "model.positions": "disentangled", "model.clip": 3},
     ],
     ids=str,
 )
@@ -154,6 +155,10 @@ def test_the_traced_train_step_has_the_operations_of_the_formula(
     if kind is not None and c.positions == "relative":
         # Of its own, not of attention to the source, with those of distances.
         pairs = source**2 + target**2 + (2 * c.clip + 1) * (source + target)
+        formula += rows * c.layers * 2 * c.heads * c.d_k * pairs
+    if kind is not None and c.positions == "disentangled":
+        # Of the encoder, with those of distances; those of projections are kept.
+        pairs = source**2 + 2 * source * (2 * source - 1)
         formula += rows * c.layers * 2 * c.heads * c.d_k * pairs
     assert counted == formula
 

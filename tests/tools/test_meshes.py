@@ -47,6 +47,7 @@ def model_of(c: Config) -> config.Transformer:
         {"model.score": "additive"},
         {"model.score": "general"},
         {"model.positions": "relative", "model.clip": 2},
+        {"model.positions": "disentangled", "model.clip": 2},
         {
             "model.positions": "relative",
             "model.clip": 0,

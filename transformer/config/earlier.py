@@ -19,6 +19,7 @@ NEWER = {
     "batch.lengths": 1,
     "model.kind": "transformer",
     "model.clip": -1,
+    "model.farthest": 0,
     "model.relative_heads": "shared",
     "optimizer.options": "",
     "optimizer.schedule": "inverse_sqrt",

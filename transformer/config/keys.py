@@ -101,9 +101,12 @@ class Transformer(Model):
         "rotary",
         "alibi",
         "relative",
+        "disentangled",
     ]
     max_positions: Positive[int]  # rows of a learned position table
-    clip: Clip  # k: relative positions beyond this distance are as one; else -1
+    # k, of relative and disentangled positions: farther is as far as this; else -1
+    clip: Clip
+    farthest: NotNegative[int]  # disentangled: k logarithmic buckets to here, 0 = none
     relative_heads: Literal["shared", "per_head"]  # whose their vectors are
     attention_bias: bool
     score: Literal["scaled_dot", "dot", "additive", "general"]

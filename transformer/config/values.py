@@ -106,8 +106,9 @@ def _check_model(config: Config) -> None:
         _check_bytenet(model)
     if not isinstance(model, Transformer):
         return
-    if model.positions.startswith("sinusoidal") and model.d_model % 2:
-        expected = "an even number for sinusoidal positions"
+    sinusoids = ("sinusoidal", "sinusoidal_concat", "disentangled")
+    if model.positions in sinusoids and model.d_model % 2:
+        expected = f"an even number for {model.positions.split('_')[0]} positions"
         refuse("model.d_model", expected, model.d_model)
     if model.positions == "learned" and model.max_positions < longest:
         expected = f"at least data.max_length = {longest}"
@@ -115,20 +116,35 @@ def _check_model(config: Config) -> None:
     _check_distances(model)
 
 
-_BY_DISTANCE = ("rotary", "alibi", "relative")
+_SCORES = {
+    "rotary": ("scaled_dot", "dot"),
+    "alibi": ("scaled_dot", "dot"),
+    "relative": ("scaled_dot", "dot"),
+    "disentangled": ("scaled_dot",),
+}
+# What the positions that have no use for a key say of it.
+_OF_DISTANCES: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "clip": (-1, ("relative", "disentangled")),
+    "relative_heads": ("shared", ("relative",)),
+    "farthest": (0, ("disentangled",)),
+}
 
 
 def _check_distances(model: Transformer) -> None:
     """See that positions by distance fit what attention does."""
-    if model.positions == "relative" and model.clip < 0:
-        refuse("model.clip", "0 or more with relative positions", model.clip)
-    if model.positions != "relative":
-        for key, nothing in {"clip": -1, "relative_heads": "shared"}.items():
-            if (got := getattr(model, key)) != nothing:
-                expected = f"{nothing!r} with {model.positions} positions"
-                refuse(f"model.{key}", expected, got)
-    if model.positions in _BY_DISTANCE and model.score not in ("scaled_dot", "dot"):
-        expected = f"scaled_dot or dot with {model.positions} positions"
+    kind = model.positions
+    for key, (nothing, users) in _OF_DISTANCES.items():
+        if kind not in users and (got := getattr(model, key)) != nothing:
+            refuse(f"model.{key}", f"{nothing!r} with {kind} positions", got)
+    least = {"relative": 0, "disentangled": 2}.get(kind, -1)
+    if model.clip < least:
+        refuse("model.clip", f"{least} or more with {kind} positions", model.clip)
+    if model.farthest and model.farthest <= model.clip:
+        expected = f"0, or more than model.clip = {model.clip}"
+        refuse("model.farthest", expected, model.farthest)
+    scores = _SCORES.get(kind)
+    if scores and model.score not in scores:
+        expected = f"{' or '.join(scores)} with {kind} positions"
         refuse("model.score", expected, model.score)
     if model.positions == "rotary" and model.d_k % 2:
         refuse("model.d_k", "an even number for rotary positions", model.d_k)

@@ -12,7 +12,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from transformer import config
 from transformer.models.caches import Blocks, KeysValues
-from transformer.models.distances import Distances, biased
+from transformer.models.distances import THREE, Distances, Relation, biased
 from transformer.models.modules import LayerNorm, Linear, kernel_of
 from transformer.nn import (
     attention,
@@ -99,7 +99,7 @@ class MultiHeadAttention(nn.Module):
             narrow = nn.initializers.normal(1 / c.d_k)
             shape = c.heads, c.d_k, c.d_k
             self.score_matrix = self.param("score_matrix", narrow, shape)
-        self.distances = Distances(c) if biased(c, self.kind) else None
+        self.distances = Distances(c, self.hardware) if biased(c, self.kind) else None
 
     def keys_values(self, x: jax.Array, now: jax.Array | None = None) -> KeysValues:
         """Project what is attended to, (B, S, D), to (B, H, S, K) and (B, H, S, W).
@@ -125,15 +125,16 @@ class MultiHeadAttention(nn.Module):
         mask: attention.Mask | jax.Array,
         key: dropout.Key | None,
         now: jax.Array | None = None,
+        vectors: jax.Array | None = None,
     ) -> jax.Array:
         """Attend from each of (B, T, D), to blocks by a dense mask: (B, T, D).
 
         All of x stands at position ``now``, or at 0 to T - 1 where that is None.
+        Disentangled positions need the ``vectors`` of distances (2 T - 1, D).
         """
         c = self.config
         query, score = self._compared(self._placed(self.query(x), now))
-        relation = self.distances(query, now) if self.distances else None
-        bias, beside = relation or (None, None)
+        query, (bias, beside) = self._related(query, keys_values[0], now, vectors)
         if isinstance(keys_values, Blocks):
             assert not isinstance(mask, attention.Mask)
             keys, values, filled = keys_values
@@ -178,6 +179,15 @@ class MultiHeadAttention(nn.Module):
             query = scores.general_queries(query, self.score_matrix)
             return checkpoint_name(query, "product"), attention.dot_product_scores
         return query, attention.SCORES[name]
+
+    def _related(self, query, key, now, vectors):
+        """Return the queries, scaled as scores of several terms are, and a relation."""
+        if self.distances is None:
+            return query, Relation()
+        if vectors is None:
+            return query, self.distances(query, now)
+        relation = self.distances.disentangled(query, key, vectors)
+        return query * THREE**-0.5, relation
 
     def _joined(self, output: jax.Array) -> jax.Array:
         """Join heads (B, H, T, W) and project them to (B, T, D)."""

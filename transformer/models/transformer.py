@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer import config
-from transformer.models import stacks
+from transformer.models import distances, stacks
 from transformer.models.caches import (
     Ancestors,
     Blocks,
@@ -66,12 +66,12 @@ class EncoderLayer(nn.Module):
         self.residual_1 = Residual(self.config)
         self.residual_2 = Residual(self.config)
 
-    def __call__(self, x, mask, key):
+    def __call__(self, x, mask, vectors, key):
         k = [dropout.fold_in(key, i) for i in range(4)]
 
         def attend(y):
             keys_values = self.self_attention.keys_values(y)
-            return self.self_attention(y, keys_values, mask, k[0])
+            return self.self_attention(y, keys_values, mask, k[0], vectors=vectors)
 
         x = self.residual_1(x, attend, k[1])
         return self.residual_2(x, lambda y: self.feed_forward(y, k[2]), k[3])
@@ -125,6 +125,7 @@ PARTITION: Rules = {
     "output": ("tensor", "fsdp"),  # (V, D)
     "(source|target)_positions": (None, "fsdp"),  # (positions, D)
     "target_space": (None, "fsdp"),  # (spaces, D)
+    "source_distances": (None, "fsdp"),  # (labels, D)
     "distances[.](key|value)": (None, None),  # (labels, K)
     "distances[.](key|value)_per_head": (None, "tensor"),  # (labels, H * K)
     "(query|key|value)[.]kernel": ("fsdp", "tensor"),  # (D, H * K)
@@ -188,6 +189,8 @@ class Transformer(Base):
         if c.positions == "learned":
             self.source_positions = table("source_positions", c.max_positions)
             self.target_positions = table("target_positions", c.max_positions)
+        if c.positions == "disentangled":
+            self.source_distances = table("source_distances", 2 * c.clip)
         if c.target_space:
             self.target_space = table("target_space", TARGET_SPACES)
         self.encoder = [EncoderLayer(c, self.kind) for _ in range(c.layers)]
@@ -219,7 +222,12 @@ class Transformer(Base):
             x = x + self.target_space[0]
         x = self._place(x, self._positions(source.shape[1], "source"), key)
         mask = attention.Mask(source, window=self.config.window)
-        x = self._run("encoder", x, (mask,), key)
+        vectors = None
+        if self.config.positions == "disentangled":
+            vectors = distances.vectors(
+                self.config, self.source_distances, source.shape[1]
+            )
+        x = self._run("encoder", x, (mask, vectors), key)
         if self.config.norm == "pre":
             x = self.encoder_norm(x)
         return Memory(x, attention.Mask(source))
@@ -331,6 +339,8 @@ class Transformer(Base):
     def _positions(self, length: int, side: str) -> jax.Array | None:
         """Return what is added to embeddings at each position, (length, D)."""
         c = self.config
+        if c.positions == "disentangled" and side == "target":
+            return positions.sinusoidal_positions(length, c.d_model)
         if c.positions in positions.POSITIONS:
             return positions.POSITIONS[c.positions](length, c.d_model)
         if c.positions != "learned":

@@ -193,3 +193,77 @@ def from_slots(
     """
     kinds = jax.nn.one_hot(labels, 2 * clip + 1, dtype=dtype)
     return matmul.einsum("bhts,sl->bhtl", weights.astype(dtype), kinds)
+
+
+# ---- content to position and position to content -------------------------------------
+
+
+def log_buckets(distances: np.ndarray, buckets: int, farthest: int) -> np.ndarray:
+    """Put far distances together, ``m + ceil(log(r/m) / log((f-1)/m) (m-1))``.
+
+    Distances r of up to m = buckets // 2 stay as they are, those below 0 are put
+    together as those above.
+
+    Args:
+      distances: whole numbers.
+      buckets: b, at least 2.
+      farthest: f, the distance that has about number b; above b.
+
+    Returns:
+      Whole numbers, of distances' shape.
+
+    Source: microsoft/DeBERTa, ``make_log_bucket_position``.
+    """
+    middle = buckets // 2
+    far = np.maximum(abs(distances), middle)
+    steps = np.log(far / middle) / math.log((farthest - 1) / middle) * (middle - 1)
+    together = np.sign(distances) * (middle + np.ceil(steps).astype(int))
+    return np.where(abs(distances) <= middle, distances, together)
+
+
+def disentangled_rows(length: int, clip: int, farthest: int) -> np.ndarray:
+    """Return the row of a table for each distance, ``clip(i - j + k, 0, 2 k - 1)``.
+
+    Args:
+      length: T.
+      clip: k, half the rows of the table.
+      farthest: of ``log_buckets``; 0 = every distance of up to k has its own row.
+
+    Returns:
+      (2 T - 1,), for distances j - i of -(T - 1) to T - 1.
+
+    Source: He et al., DeBERTa, arXiv:2006.03654, equation 3.
+
+    >>> disentangled_rows(3, 2, 0).tolist()
+    [3, 3, 2, 1, 0]
+    """
+    before = -np.arange(1 - length, length)
+    if farthest:
+        before = log_buckets(before, clip, farthest)
+    return np.clip(before + clip, 0, 2 * clip - 1)
+
+
+def disentangled_bias(
+    q: jax.Array, k: jax.Array, keys: jax.Array, queries: jax.Array
+) -> jax.Array:
+    """Compare contents with distances, ``q_i Kr_ij + k_j Qr_ij``, without the scale.
+
+    Both terms read the row of i - j, as the authors' code does; in the paper the second
+    has that of j - i.
+
+    Args:
+      q: queries (B, H, T, K).
+      k: keys (B, H, T, K).
+      keys: Kr, of distances as ``disentangled_rows`` has them (H, 2 T - 1, K).
+      queries: Qr, likewise.
+
+    Returns:
+      (B, H, T, T) in float32.
+
+    Source: He et al., DeBERTa, arXiv:2006.03654, equation 4; microsoft/DeBERTa,
+      ``disentangled_attention.py``.
+    """
+    content_to_position = to_pairs(matmul.einsum("bhtk,hlk->bhtl", q, keys))
+    # A key finds its queries at the distances from it, which are those to it, negated.
+    position_to_content = to_pairs(matmul.einsum("bhtk,hlk->bhtl", k, queries[:, ::-1]))
+    return content_to_position + position_to_content.swapaxes(2, 3)

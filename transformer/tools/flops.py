@@ -117,10 +117,11 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
     attention)``, each a sum over positions; see Table 1 for the terms in n^2 d and
     n d^2. An additive score, ``tanh(..) . v``, is as many products as ``q . k``, a
     general one transforms each query first; relative positions have 2 more in each
-    self-attention, of positions and 2 k + 1 labels. A window is counted as blocks of
-    its size where they pay. Of a ByteNet, whose grid is no polynomial of S, by formula
-    too, ``2 (4 + k) d^2`` a block and column. Of any other model in the traced forward
-    pass, loops as often as they run.
+    self-attention, of positions and 2 k + 1 labels; disentangled ones 2 in the encoder,
+    of positions and 2 S - 1 distances, and 2 that project these. A window is counted as
+    blocks of its size where they pay. Of a ByteNet, whose grid is no polynomial of S,
+    by formula too, ``2 (4 + k) d^2`` a block and column. Of any other model in the
+    traced forward pass, loops as often as they run.
 
     Args:
       settings: sizes.
@@ -145,27 +146,38 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
     inner = 2 * c.d_model * c.d_ff
     labels = counts.labels(c) * (keys + values)
     encoder = source * (into + keys_values + out + inner + labels)
-    encoder += _pairs(c, source, 3) * (keys + values)
+    encoder += _pairs(c, "encoder", source, 3) * (keys + values)
+    if c.positions == "disentangled":
+        encoder += 2 * (2 * source - 1) * source * keys
     decoder = (
         target * (into + keys_values + out + labels)
-        + _pairs(c, target, 2) * (keys + values)
+        + _pairs(c, "decoder", target, 2) * (keys + values)
         + target * (into + out + source * (keys + values))
         + source * keys_values
         + target * inner
     )
-    return 2 * c.layers * (encoder + decoder) + output
+    return 2 * c.layers * (encoder + decoder) + _shared(c, source) + output
 
 
-def _pairs(c: config.Transformer, length: int, blocks: int) -> int:
+def _shared(settings: config.Model, source: int) -> int:
+    """Count what all sentences of a batch share: projections of distances."""
+    c = settings
+    if not isinstance(c, config.Transformer) or c.positions != "disentangled":
+        return 0
+    return 2 * c.layers * 2 * (2 * source - 1) * c.d_model * c.heads * c.d_k
+
+
+def _pairs(c: config.Transformer, kind: str, length: int, blocks: int) -> int:
     """Count the pairs of a query and a key of self-attention, one by one or by blocks.
 
     Args:
       c: sizes and choices.
+      kind: whose self-attention it is, "encoder" or "decoder".
       length: n.
       blocks: of keys that a block of queries meets.
     """
     every, r = length**2, c.window
-    if not r or biased(c, "encoder"):
+    if not r or biased(c, kind):
         return every
     near = -(-length // r) * blocks * r**2
     return every + pays(length, r) * (near - every)
@@ -306,9 +318,10 @@ def train_step(
       vocabulary: V.
 
     Returns:
-      ``3 * B * forward``.
+      ``3 * B * forward``, less what sentences share.
     """
-    return 3 * rows * forward(settings, source, target, vocabulary)
+    whole = rows * forward(settings, source, target, vocabulary)
+    return 3 * (whole - (rows - 1) * _shared(settings, source))
 
 
 def recomputed(settings: config.Model, source: int, target: int, remat: str) -> int:
@@ -335,9 +348,12 @@ def recomputed(settings: config.Model, source: int, target: int, remat: str) -> 
     if remat == "layers":
         return forward(settings, source, target, vocabulary=0)
     c = config.transformer(settings)
-    pairs = _pairs(c, source, 3) + _pairs(c, target, 2) + source * target
-    pairs += counts.labels(c) * (source + target)
-    return 2 * c.layers * c.heads * (c.d_k + c.d_v) * pairs
+    pairs = _pairs(c, "encoder", source, 3) + _pairs(c, "decoder", target, 2)
+    pairs += source * target + counts.labels(c) * (source + target)
+    products = (c.d_k + c.d_v) * pairs
+    if c.positions == "disentangled":
+        products += 2 * c.d_k * source * (2 * source - 1)
+    return 2 * c.layers * c.heads * products
 
 
 def _recomputed_blocks(
