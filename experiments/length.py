@@ -10,6 +10,8 @@ what lies beyond has its last row, as evaluation says.
     transformer train --config=experiments/length.py:learned --workdir=runs/learned
     transformer train --config=experiments/length.py:none --workdir=runs/none
     transformer train --config=experiments/length.py:relative --workdir=runs/relative
+    transformer train --config=experiments/length.py:disentangled \\
+        --workdir=runs/disentangled
     transformer train --config=experiments/length.py:rotary --workdir=runs/rotary
     transformer train --config=experiments/length.py:alibi --workdir=runs/alibi
     transformer plot --what=length --variant=exact --edges=8,10,12,14,16 \\
@@ -28,6 +30,7 @@ POSITIONS: dict[str, dict[str, Any]] = {
     "learned": {"model.max_positions": LONGEST},
     "none": {},
     "relative": {"model.clip": 16},
+    "disentangled": {"model.clip": 16},
     "rotary": {},
     "alibi": {},
 }
