@@ -6,9 +6,8 @@ Need" lists it, 24.4 in that code's README; 281 M parameters with 32,000 joint p
 tables of their own. SGD of rate 1 for 340,000 steps of 128 sentences, from half of them
 on halved ten times, clipped to norm 5: of losses added up over a sentence, where here
 they are averaged over tokens. Different are the first parameters (uniform in +-.1
-there, with forget biases of 1), plain additive attention (its v is normed there), and
-dropout, which is between layers of the encoder but not of the decoder. Not trained
-here.
+there, with forget biases of 1) and plain additive attention (its v is normed there).
+Not trained here.
 
     transformer train --config=experiments/gnmt.py --workdir=runs/gnmt
 """

@@ -29,9 +29,25 @@ attention, have its sizes and its recipe; docs/results.md says what they reach.
         --config.data.dir=multi30k/bpe --workdir=runs/luong
     transformer train --config=experiments/multi30k.py:encdec \\
         --config.data.dir=multi30k/bpe --workdir=runs/encdec
+
+``:convs2s`` is the small size of ConvS2S, 4 and 3 layers of 256, with Adam.
+
+    transformer train --config=experiments/multi30k.py:convs2s \\
+        --config.data.dir=multi30k/bpe --workdir=runs/convs2s
+
+``:bytenet`` reads and writes the bytes of the raw text with 10 + 10 blocks of dilated
+convolutions. No BLEU is to be expected of it: small reproductions of ByteNet are poor.
+What counts are its bits per byte, which ``transformer evaluate`` tells beside the
+perplexity, against those of ``experiments/bench/byte_ngram.py``. It is sized for an
+hour on 2 CPU cores (a step takes some 3.5 s of processor time) and was not trained yet.
+
+    transformer train --config=experiments/multi30k.py:bytenet \\
+        --config.data.dir=multi30k/raw --workdir=runs/bytenet
 """
 
 import base
+import bytenet
+import convs2s
 import rnnsearch
 from ml_collections import ConfigDict
 
@@ -42,7 +58,7 @@ RECURRENT = ("cgru", "rnnsearch", "luong", "encdec")
 
 
 def get_config(variant: str = "raw") -> ConfigDict:
-    """Return the configuration of a variant: "raw", "tiny" or one of ``RECURRENT``."""
+    """Return the configuration of a variant, as the text above names them."""
     config = base.get_config()
     config.name = f"multi30k_{variant}"
     config.data.source = "text"
@@ -73,8 +89,12 @@ def get_config(variant: str = "raw") -> ConfigDict:
         _raw(config)
     elif variant in RECURRENT:
         _recurrent(config, variant)
+    elif variant == "convs2s":
+        _convs2s(config)
+    elif variant == "bytenet":
+        _bytenet(config)
     else:
-        names = ", :".join(["raw", "tiny", *RECURRENT])
+        names = ", :".join(["raw", "tiny", *RECURRENT, "convs2s", "bytenet"])
         raise ValueError(f"expected :{names}, got :{variant}")
     return config
 
@@ -136,3 +156,35 @@ def _recurrent(config: ConfigDict, member: str) -> None:
     config.decode.beam = 12
     config.decode.alpha = 1.0
     config.decode.length_penalty = "power"
+
+
+def _convs2s(config: ConfigDict) -> None:
+    config.tokenizer.kind = "whitespace"
+    config.tokenizer.vocab_size = 0
+    config.tokenizer.joint = False
+    config.batch.tokens = 2048
+    config.model = convs2s.keys(**convs2s.SMALL, max_positions=128, dropout=0.3)
+    convs2s.adam(config, 1e-3, 500)
+    config.train.steps = 5000
+    config.train.evaluate_every = 250
+    config.train.checkpoint_every = 250
+    config.train.keep = 5
+    config.decode.average = 5
+    config.decode.alpha = 1.0
+    config.decode.length_penalty = "power"
+
+
+def _bytenet(config: ConfigDict) -> None:
+    config.model = bytenet.keys(d_model=2 * 192, sets=2, dropout=0.1)
+    bytenet.characters(config)
+    config.data.max_length = 256  # bytes; one pair is longer
+    config.batch.tokens = 4096
+    config.batch.length_multiple = 8
+    config.optimizer.rate = 1e-3
+    config.optimizer.warmup = 200
+    config.optimizer.clip_norm = 1.0
+    config.train.steps = 2000
+    config.train.evaluate_every = 250
+    config.train.checkpoint_every = 100
+    config.decode.extra_tokens = 100
+    config.decode.beam = 5

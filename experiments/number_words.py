@@ -13,9 +13,22 @@ numbers translated exactly, after at most 3 minutes on 2 CPU cores.
         --workdir=runs/rnnsearch
     transformer train --config=experiments/number_words.py:luong --workdir=runs/luong
     transformer train --config=experiments/number_words.py:encdec --workdir=runs/encdec
+
+``:convs2s`` is a convolutional one, with attention in both layers of its decoder.
+
+    transformer train --config=experiments/number_words.py:convs2s \\
+        --workdir=runs/convs2s
+
+``:bytenet`` is dilated convolutions over the bytes of the same numbers; what it reaches
+was not measured.
+
+    transformer train --config=experiments/number_words.py:bytenet \\
+        --workdir=runs/bytenet
 """
 
 import base
+import bytenet
+import convs2s
 import rnnsearch
 from ml_collections import ConfigDict
 
@@ -23,7 +36,7 @@ RECURRENT = ("cgru", "rnnsearch", "luong", "encdec")
 
 
 def get_config(variant: str = "transformer") -> ConfigDict:
-    """Return the configuration of a model: "transformer" or one of ``RECURRENT``."""
+    """Return the configuration of a model, as the text above names them."""
     config = base.get_config()
     config.name = "numbers"
     config.data.source = "numbers"
@@ -49,8 +62,12 @@ def get_config(variant: str = "transformer") -> ConfigDict:
     config.train.checkpoint_minutes = 0.0
     if variant in RECURRENT:
         _recurrent(config, variant)
+    elif variant == "convs2s":
+        _convs2s(config)
+    elif variant == "bytenet":
+        _bytenet(config)
     elif variant != "transformer":
-        names = ", :".join(["transformer", *RECURRENT])
+        names = ", :".join(["transformer", *RECURRENT, "convs2s", "bytenet"])
         raise ValueError(f"expected :{names}, got :{variant}")
     return config
 
@@ -67,3 +84,30 @@ def _recurrent(config: ConfigDict, member: str) -> None:
     if member == "luong":  # with the others' it had learnt nothing after 400 steps
         config.optimizer.scale = 1.0
         config.train.steps = 800
+
+
+def _convs2s(config: ConfigDict) -> None:
+    config.name = "numbers_convs2s"
+    config.model = convs2s.keys(
+        embedding=128,
+        d_model=128,
+        encoder="2x128k3",
+        decoder="2x128k3",
+        max_positions=128,
+        dropout=0.1,
+    )
+    convs2s.adam(config, 2e-3, 100)
+
+
+def _bytenet(config: ConfigDict) -> None:
+    config.name = "numbers_bytenet"
+    config.model = bytenet.keys(d_model=2 * 96, sets=1, dropout=0.1)
+    bytenet.characters(config)
+    config.data.max_length = 128  # bytes
+    config.batch.tokens = 4096
+    config.batch.shapes = 4
+    config.optimizer.rate = 1e-3
+    config.optimizer.warmup = 50
+    config.optimizer.clip_norm = 1.0
+    config.train.steps = 1000
+    config.decode.beam = 4

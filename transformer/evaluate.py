@@ -41,9 +41,9 @@ def evaluate(
 ) -> Path:
     """Measure a trained model and write the results.
 
-    Perplexity is per token (piece), without smoothing. Translations are found by the
-    configured search. Both are measured for one checkpoint and for the average of the
-    last K.
+    Perplexity is per token (piece), without smoothing; where tokens are bytes, it is
+    logged as bits per byte too, EOS included. Translations are found by the configured
+    search. Both are measured for one checkpoint and for the average of the last K.
 
     Each evaluation has a file of its own in ``results``. The usual one, of the test
     pairs, the last checkpoint and the configured K, also writes results.json, and saves
@@ -92,7 +92,7 @@ def evaluate_held(
             translator, prepared.corpora[split], sources, references, f"{split}, {name}"
         )
         steps = it.averaged if name == "average" else it.last
-        _report(name, steps, split, settings.data.measure, results[name], log)
+        _report(name, steps, split, settings, results[name], log)
     results["sentences"] = [
         {"source": source, "reference": reference}
         | {name: lines[i] for name, lines in translations.items()}
@@ -200,7 +200,7 @@ def _report(
     name: str,
     steps: Any,
     split: Split,
-    measure: str,
+    settings: Config,
     measured: dict[str, Any],
     log: Callable[[str], None],
 ) -> None:
@@ -211,7 +211,10 @@ def _report(
         listed = ", ".join(f"{step:,}" for step in steps)
         log(f"--- {split}, average of {len(steps)} checkpoints: steps {listed}")
     log(f"perplexity {measured['perplexity']:.3f} per token")
+    if settings.tokenizer.kind == "bytes":
+        log(f"{measured['nll'] / math.log(2):.4f} bits per byte")
     log(f"exact match {measured['exact_match']:.2%}")
+    measure = settings.data.measure
     for variant, score in measured[measure].items():
         log(f"{measure.upper()} {score['value']:5.2f}  {variant}  {score['signature']}")
 

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from transformer import decode, models, objective, parallel
+from transformer import config, decode, models, objective, parallel
 from transformer.batch_search import BatchSearch
 from transformer.config import Config, UserError
 from transformer.data.batches import Group, in_order
@@ -277,17 +277,31 @@ class Translator:
         return results
 
     def source_ids(self, lines: Sequence[str], first: int = 1) -> list[list[int]]:
-        """Return the ids of each line, EOS included; warn of long ones."""
+        """Return the ids of each line, EOS included; warn of long ones in one line."""
         ids = _with_end(self.vocabulary.source.encode_many(lines))
         longest = self.settings.data.max_length
-        for number, sequence in enumerate(ids, start=first):
-            if len(sequence) > longest:
-                self._warn(
-                    f"line {number}: {len(sequence)} tokens, more than the "
-                    f"{longest} of training (data.max_length); its translation may be "
-                    "poor"
-                )
+        lengths = {number: len(x) for number, x in enumerate(ids, start=first)}
+        long = {number: n for number, n in lengths.items() if n > longest}
+        if long:
+            where = f"line {min(long)}"
+            if len(long) > 1:
+                where = f"{len(long):,} lines, the first of them {where}"
+            self._warn(
+                f"{where}: {max(long.values())} tokens, more than the {longest} of "
+                f"training (data.max_length){self._beyond(max(long.values()))}; "
+                "what is translated may be poor"
+            )
         return ids
+
+    def _beyond(self, length: int) -> str:
+        """Say what happens past the end of a table of learned positions."""
+        model = self.settings.model
+        if getattr(model, "positions", "") != "learned":
+            return ""
+        rows = config.transformer(model).max_positions
+        if length <= rows:
+            return ""
+        return f", and all past the {rows} learned positions have the last of them"
 
     def groups(self, lengths: Sequence[int]) -> list[Group]:
         """Return what is translated together, sentences of similar length."""

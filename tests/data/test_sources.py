@@ -26,6 +26,7 @@ DATA = Data(
     test="test",
     train_pairs=0,
     digits=9,
+    test_digits=0,
     max_length=100,
     prepared="",
     measure="bleu",
@@ -83,7 +84,7 @@ def test_every_magnitude_is_covered() -> None:
 
 
 def test_a_walk_visits_every_number_once() -> None:
-    assert sorted(number_words._all_numbers(4)) == list(range(10_000))
+    assert sorted(number_words._all_numbers(range(1, 5))) == list(range(10_000))
 
 
 def test_short_numbers_fall_into_the_splits_of_all_numbers() -> None:
@@ -91,6 +92,22 @@ def test_short_numbers_fall_into_the_splits_of_all_numbers() -> None:
     assert set.union(*short.values()) == set(range(1000))
     for split, own in short.items():
         assert {number_words.number_split(n) for n in own} == {split}
+
+
+def test_numbers_of_the_test_may_be_longer() -> None:
+    longer = numbers(digits=6, test_digits=9)
+    train, validation, test = (set(longer.numbers(s)) for s in sources.SPLITS)
+    assert validation == set(numbers(digits=6).numbers("validation"))
+    long = {n for n in train if n > 999_999}
+    assert long == {k * 1_000_000 for k in range(1, 1000)}
+    counts = [sum(len(str(n)) == d for n in test) for d in (7, 8, 9)]
+    assert sum(counts) == len(test) == 1_000 and min(counts) > 300
+    assert not test & train
+    known, asked = (
+        {w.strip(",") for n in part for w in number_words._words(n, "en").split()}
+        for part in (train, test)
+    )
+    assert asked <= known and "million" in asked
 
 
 def test_language_that_num2words_lacks() -> None:
@@ -250,7 +267,8 @@ _TFDS = """
         values = dict(
             source="tfds", dir=sys.argv[1], name="tiny", source_language="en",
             target_language="de", train="train", validation="train[:2]", test="test",
-            train_pairs=0, digits=9, max_length=9, prepared="", measure="bleu",
+            train_pairs=0, digits=9, test_digits=0, max_length=9, prepared="",
+            measure="bleu",
         )
         return sources.open_source(Data(**(values | changes)))
 

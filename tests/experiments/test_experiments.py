@@ -25,7 +25,12 @@ PINS = Path(__file__).with_name("experiments.json")
 PINNED: dict[str, dict[str, Any]] = json.loads(PINS.read_text())
 FILES = ["base", "base:as_run", "big", "en_fr:base", "en_fr:big", "multi30k"]
 FILES += ["multi30k:tiny", "number_words", "text", "gnmt", "rnnsearch"]
-FILES += ["rnnsearch:encdec"]
+FILES += ["length", "length:learned", "length:none"]
+FILES += ["length:relative", "length:rotary", "length:alibi"]
+FILES += ["length:disentangled"]
+FILES += ["rnnsearch:encdec", "convs2s", "convs2s:en_ro", "convs2s:iwslt"]
+FILES += ["convs2s:adam", "multi30k:convs2s", "number_words:convs2s"]
+FILES += ["bytenet", "multi30k:bytenet", "number_words:bytenet"]
 FILES += [
     f"{stem}:{member}"
     for stem in ("multi30k", "number_words")
@@ -60,6 +65,7 @@ AS_WRITTEN = {
     "data.target_language": "de",
     "data.train_pairs": 0,
     "data.digits": 9,
+    "data.test_digits": 0,
     "data.measure": "bleu",
     "tokenizer.kind": "sentencepiece",
     "tokenizer.vocab_size": 37_000,

@@ -10,6 +10,7 @@ from support.paths import EXPERIMENTS
 
 from transformer import config
 from transformer.config import UserError
+from transformer.config import values as checks
 
 
 def error(changes: dict[str, object]) -> str:
@@ -72,6 +73,42 @@ def test_config_dict_and_mapping_resolve_to_the_same():
         ({"model.norm": "Post"}, "model.norm: expected one of post, pre, got 'Post'"),
         ({"model.d_model": 513}, "model.d_model: expected an even number"),
         ({"model.positions": "learned", "model.max_positions": 9}, "at least data.max"),
+        (
+            {"model.positions": "rotary", "model.d_k": 33},
+            "model.d_k: expected an even number for rotary positions, got 33",
+        ),
+        (
+            {"model.positions": "relative"},
+            "model.clip: expected 0 or more with relative positions, got -1",
+        ),
+        (
+            {"model.clip": 16},
+            "model.clip: expected -1 with sinusoidal positions, got 16",
+        ),
+        (
+            {"model.positions": "alibi", "model.relative_heads": "per_head"},
+            "model.relative_heads: expected 'shared' with alibi positions, got 'per_h",
+        ),
+        (
+            {"model.positions": "disentangled", "model.clip": 1},
+            "model.clip: expected 2 or more with disentangled positions, got 1",
+        ),
+        (
+            {
+                "model.positions": "disentangled",
+                "model.clip": 8,
+                "model.farthest": 8,
+            },
+            "model.farthest: expected 0, or more than model.clip = 8, got 8",
+        ),
+        (
+            {
+                "model.positions": "disentangled",
+                "model.clip": 8,
+                "model.score": "dot",
+            },
+            "model.score: expected scaled_dot with disentangled positions, got 'dot'",
+        ),
         ({"tokenizer.joint": False}, "model.tying: expected two or none where"),
         ({"optimizer.accumulation": 3}, "expected a divisor of batch.multiple = 8"),
         ({"seed": -1}, "seed: expected 0 or more and less than 2^32, got -1"),
@@ -107,7 +144,8 @@ POSITIVE = (
     "decode.average parallel.fsdp parallel.tensor"
 ).split()
 NOT_NEGATIVE = (
-    "data.train_pairs tokenizer.vocab_size model.vocab_size model.window "
+    "data.train_pairs data.test_digits tokenizer.vocab_size model.vocab_size "
+    "model.window model.farthest "
     "optimizer.step_offset optimizer.clip_norm train.evaluate_every "
     "train.checkpoint_every train.checkpoint_minutes decode.alpha decode.extra_tokens "
     "loss.block decode.tokens optimizer.rate optimizer.decay_patience "
@@ -121,11 +159,13 @@ RATES = (
 CHOICES = {
     "device": "any, cpu, gpu, tpu",
     "tokenizer.kind": "sentencepiece, whitespace, bytes",
-    "model.kind": "transformer, rnn",
+    "model.kind": "transformer, rnn, convs2s, bytenet",
     "model.norm": "post, pre",
-    "model.positions": "sinusoidal, sinusoidal_concat, learned, none",
+    "model.positions": "sinusoidal, sinusoidal_concat, learned, none, rotary, alibi, "
+    "relative, disentangled",
+    "model.relative_heads": "shared, per_head",
     "model.tying": "three, two, none",
-    "model.score": "scaled_dot, dot",
+    "model.score": "scaled_dot, dot, additive, general",
     "model.dtype": "float32, bfloat16",
     "loss.smoothing_over": "all, others",
     "decode.checkpoint": "last, best",
@@ -141,7 +181,8 @@ RANGES = (
     + [(key, x, "at least 0 and less than 1") for key in RATES for x in (-0.5, 1.0)]
     + [(key, "x", f"one of {choices}") for key, choices in CHOICES.items()]
     + [("seed", x, "0 or more and less than 2^32") for x in (-1, 2**32)]
-    + [("data.digits", 10, "at most 9")]
+    + [(key, 10, "at most 9") for key in ("data.digits", "data.test_digits")]
+    + [("model.clip", -2, "0 or more, or -1 for none")]
     + [("optimizer.decay", x, "above 0 and at most 1") for x in (0, 1.5)]
     + [("parallel.data", x, "1 or more, or -1 for what is left") for x in (0, -2)]
 )
@@ -193,6 +234,14 @@ def test_no_whole_number_may_be_beyond_what_a_device_counts(key, value):
     limit = "0 or more and less than 2^32" if key == "seed" else "less than 2^31"
     said = f"config: {key}: expected {limit}, got {value}; change it"
     assert error({key: value}) == said
+
+
+def test_a_score_that_knows_no_distances_is_refused():
+    model = config.transformer(base(**{"model.positions": "rotary"}).model)
+    changes: dict[str, Any] = {"score": "additive"}
+    other = dataclasses.replace(model, **changes)
+    with pytest.raises(UserError, match="scaled_dot or dot with rotary positions, got"):
+        checks._check_distances(other)
 
 
 def test_2_to_31_is_one_too_many():
@@ -264,7 +313,7 @@ def test_a_key_of_another_family_is_refused_by_name(families):
     )
     with pytest.raises(UserError, match="model.cell: expected one of gru, lstm, got"):
         config.resolve(toy(cell="rnn"))
-    kinds = "transformer, rnn, toy"
+    kinds = "transformer, rnn, convs2s, bytenet, toy"
     with pytest.raises(UserError, match=f"model.kind: expected one of {kinds}"):
         config.resolve(toy(kind="none"))
 
@@ -297,6 +346,11 @@ def test_a_run_from_before_there_were_devices_can_be_read():
     del values["loss"]
     with pytest.raises(UserError, match="key loss is missing; set it"):
         config.resolve_saved(values)
+
+
+def test_a_run_of_another_model_has_no_newer_keys_of_a_transformer():
+    its = config.resolve(experiment("rnnsearch"))
+    assert config.resolve_saved(json.loads(config.to_json(its))) == its
 
 
 @pytest.mark.parametrize("key", config.NEWER)

@@ -67,7 +67,7 @@ BENCH_KNOWN_BY = {
     "ctranslate2": {"peer_ctranslate2.py"},
     "export": {"ours.py"},
     "flax": {"ours_rnn.py"},
-    "jax": {"export.py", "on_device.py", "ours.py", "ours_rnn.py"},
+    "jax": {"export.py", "on_device.py", "ours.py", "ours_rnn.py", "windows.py"},
     "ours": {"ours_rnn.py"},
     "peer_torch": {"peer_torch_rnn.py", "peer_transformers.py"},
     "side_by_side": {"accelerator/"},
@@ -77,7 +77,9 @@ BENCH_KNOWN_BY = {
     },
     "torch_rnn": {"peer_torch_rnn.py", "torch_search.py"},
     "torch_search": {"peer_torch_rnn.py"},
-    "transformer": {"export.py", "on_device.py", "ours.py", "ours_rnn.py"},
+    "transformer": {
+        *("export.py", "on_device.py", "ours.py", "ours_rnn.py", "windows.py")
+    },
     "transformers": {"peer_transformers.py"},
 }
 WITHOUT_JAX = {"__init__.py", "__main__.py", "search.py"}

@@ -17,6 +17,7 @@ from support.reference import assert_close
 
 import transformer
 from transformer import config, models
+from transformer import evaluate as evaluation
 from transformer import step as steps
 from transformer import train as training
 from transformer.config import UserError
@@ -119,6 +120,16 @@ def test_results_tell_what_was_measured(trained):
     usual = SETTINGS.decode
     for name in ("beam", "alpha", "length_penalty", "extra_tokens"):
         assert found[name] == getattr(usual, name)
+
+
+@pytest.mark.parametrize("kind, bits", [("bytes", 1), ("sentencepiece", 0)])
+def test_the_perplexity_of_bytes_is_told_in_bits_too(kind, bits):
+    lines: list[str] = []
+    measured = {"perplexity": 8.0, "nll": math.log(8), "exact_match": 0.5, "bleu": {}}
+    settings = base(**{"tokenizer.kind": kind})
+    evaluation._report("last", 40, "test", settings, measured, lines.append)
+    assert lines[1] == "perplexity 8.000 per token"
+    assert lines.count("3.0000 bits per byte") == bits
 
 
 def test_sentences_are_those_of_the_split_in_order(trained):

@@ -31,6 +31,7 @@ from transformer import (
 from transformer import step as steps
 from transformer.config import Config
 from transformer.models import Model
+from transformer.nn import attention_window
 from transformer.nn.hardware import Hardware
 from transformer.search import Search
 
@@ -49,18 +50,28 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "unscaled": {"model.score": "dot"},
     "d_k is not d_v": {"model.d_v": 16},
     "learned positions": {"model.positions": "learned"},
+    "relative positions": {"model.positions": "relative", "model.clip": 4},
     "wide heads": {"model.d_k": 64, "model.d_v": 64},
     "recompute in a scan": {"parallel.remat": "dots", "parallel.layers": "scanned"},
     "microbatches": {"optimizer.accumulation": 2},
     "clipping": {"optimizer.clip_norm": 1.0},
     "sgd": {"optimizer.name": "sgd"},
 }
+# And those of which the train step alone is looked at.
+TRAINED = CONFIGURATIONS | {
+    "additive scores": {"model.score": "additive"},
+    "general scores": {"model.score": "general"},
+    "blocks": {"model.window": 1},
+}
 # Attentions of a train step that are cuDNN's: of the encoder, the decoder, and cross.
-KERNELS = dict.fromkeys(CONFIGURATIONS, 3) | {
+KERNELS = dict.fromkeys(TRAINED, 3) | {
     "float32": 0,
     "attention dropout": 0,
     "window": 2,  # its kernel has none that also looks ahead, as the encoder's does
     "d_k is not d_v": 0,
+    "additive scores": 0,
+    "relative positions": 1,  # of attention to the source: it takes no bias
+    "blocks": 2,  # as with the window
 }
 
 
@@ -79,7 +90,7 @@ def settings_of(name: str) -> Config:
         "decode.beam": 3,
         "decode.extra_tokens": 4,
     }
-    return base(**(sizes | CONFIGURATIONS[name]))
+    return base(**(sizes | TRAINED[name]))
 
 
 def ids(rows: int = ROWS) -> jax.ShapeDtypeStruct:
@@ -188,16 +199,18 @@ def products_of(name: str) -> set[tuple[str, ...]]:
     return FLOAT32 if name == "float32" else BFLOAT16
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_a_train_step_for_cuda(lowered, name):
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_train_step_for_cuda(lowered, name, patch):
+    patch.setattr(attention_window, "_LEAST", 0)
     text = lowered("train step", name, H100)
     again = 2 if settings_of(name).parallel.remat == "dots" else 1
     assert kernels(text) == (again * KERNELS[name], KERNELS[name])
     assert operands(text) == products_of(name)
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_a_train_step_for_tpu(lowered, name):
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_train_step_for_tpu(lowered, name, patch):
+    patch.setattr(attention_window, "_LEAST", 0)
     text = lowered("train step", name, TPU)
     assert kernels(text) == (0, 0)
     assert operands(text) == products_of(name)
@@ -215,8 +228,10 @@ def test_other_programs_for_cuda(lowered, program, name):
     # A search encodes; its decoder reads a cache by products that are written out.
     whole = program in ("evaluation", "score")
     there = products_of(name) == BFLOAT16 and name != "d_k is not d_v"
-    encoder = int(there and name != "window")
+    encoder = int(there and name not in ("window", "relative positions"))
     decoder = 2 if whole and there else 0
+    if name == "relative positions":
+        decoder = int(whole)
     assert kernels(text) == (encoder + decoder, 0)
     assert operands(text) == products_of(name)
 

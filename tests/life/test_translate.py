@@ -79,6 +79,27 @@ def test_a_line_too_long_is_translated_after_one_warning(translator, warnings):
     assert "line 105:" in warnings[1]
 
 
+def test_several_long_lines_are_told_in_one_line(translator, warnings):
+    warnings.clear()
+    translator.source_ids(["a longer line", "ab", "a line still longer"], first=3)
+    (said,) = warnings
+    assert said.startswith("2 lines, the first of them line 3: 20 tokens, more than")
+
+
+def test_what_is_past_the_learned_positions_is_told(translator, warnings):
+    for rows, told in ((20, False), (12, True)):
+        model = dataclasses.replace(
+            translator.settings.model, positions="learned", max_positions=rows
+        )
+        settings = dataclasses.replace(translator.settings, model=model)
+        learned = Translator(settings, translator.vocabulary, None, warnings.append)
+        warnings.clear()
+        learned.source_ids(["a longer line"])
+        (said,) = warnings
+        past = "all past the 12 learned positions have the last of them"
+        assert (past in said) is told
+
+
 def test_a_translation_does_not_depend_on_the_other_lines(translator, best):
     for line, together in zip(LINES, best, strict=True):
         (alone,) = translator.hypotheses([line], n_best=4)

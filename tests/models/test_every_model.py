@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support import toy
 from support.configs import base, experiment
-from support.models import RNN, draw_params
+from support.models import BYTENET, CONVS2S, RNN, draw_params
 from support.runs import write_digits
 
 from transformer import config, decode, models, objective, step, train
@@ -22,15 +22,30 @@ from transformer.translate import load
 
 RECURRENT = ("cgru", "rnnsearch", "encdec")
 LUONG = [("general", "global"), ("concat", "local_p")]
+TRANSFORMER: dict[str, Any] = {
+    "layers": 2,
+    "d_model": 16,
+    "d_ff": 24,
+    "heads": 2,
+    "d_k": 8,
+    "d_v": 8,
+}
+POSITIONS: dict[str, dict[str, Any]] = {
+    "relative": {"positions": "relative", "clip": 3},
+    "per head": {"positions": "relative", "clip": 9, "relative_heads": "per_head"},
+    "rotary": {"positions": "rotary"},
+    "alibi": {"positions": "alibi"},
+    "disentangled": {"positions": "disentangled", "clip": 4, "farthest": 9},
+}
 # The smallest sizes of each kind, or KIND:MEMBER, with a vocabulary of 23 rows.
 SMALL: dict[str, dict[str, Any]] = {
-    "transformer": {
-        "layers": 2,
-        "d_model": 16,
-        "d_ff": 24,
-        "heads": 2,
-        "d_k": 8,
-        "d_v": 8,
+    "transformer": TRANSFORMER,
+    "transformer:additive": TRANSFORMER | {"score": "additive", "layers": 1},
+    "transformer:windowed": TRANSFORMER | {"window": 2, "layers": 1},
+    "transformer:general": TRANSFORMER | {"score": "general"},
+    **{
+        f"transformer:{name}": TRANSFORMER | changes
+        for name, changes in POSITIONS.items()
     },
     **{
         f"rnn:{member}": RNN | {"member": member, "encoder_norm": member == "cgru"}
@@ -51,10 +66,18 @@ SMALL: dict[str, dict[str, Any]] = {
         for score, attention in LUONG
     },
     "rnn:gnmt": RNN | {"member": "gnmt", "units": 16, "layers": 3},
+    "convs2s": CONVS2S,
+    "bytenet": BYTENET,
     "toy": {"d_model": 16},
 }
 # Near others of this list, and long to compile: with -m slow they are held to it, too.
-LONG = {"rnn:luong general global", "rnn:gnmt"}
+LONG = {
+    "transformer:general",
+    "transformer:windowed",
+    "rnn:luong general global",
+    "rnn:gnmt",
+    *(f"transformer:{name}" for name in POSITIONS if name != "relative"),
+}
 KINDS = [
     pytest.param(kind, marks=pytest.mark.slow if kind in LONG else ()) for kind in SMALL
 ]
@@ -118,6 +141,7 @@ def test_shapes_of_every_method(kind):
     b, s, t, j, length = 3, 5, 7, 2, 11
     model = models.make(settings_of(kind), V, V)
     params, d = models.abstract(model), model.config.d_model
+    d += kind == "convs2s"  # the bias of its output is a column of the table
     source, inputs = (jax.ShapeDtypeStruct((b, n), jnp.int32) for n in (s, t))
     shape = functools.partial(jax.tree.map, lambda x: x.shape)
     features = functools.partial(models.features, model)

@@ -16,7 +16,7 @@ from support.reference import assert_close
 from transformer import config, models
 from transformer.config import UserError
 from transformer.models.transformer import Memory, Transformer
-from transformer.nn import attention, dropout, layers, positions
+from transformer.nn import attention, attention_window, dropout, layers, positions
 from transformer.nn.hardware import Hardware
 from transformer.tools.params import parameter_table
 
@@ -81,6 +81,16 @@ def test_parameter_counts_of_table_3(row):
     assert round(total, 1 if row == "big" else 2) == millions
     if printed is not None:
         assert round(total) == printed
+
+
+@pytest.mark.parametrize("heads, extra", [("shared", 50_688), ("per_head", 405_504)])
+def test_tables_of_distances_of_the_base_model(heads, extra):
+    """Keys' and values', of 33 labels 64 wide, in 12 layers: of 8 heads or of one."""
+    base_model = config.transformer(BASE.model)
+    relative = dataclasses.replace(
+        base_model, positions="relative", clip=16, relative_heads=heads
+    )
+    assert count(relative) - count(base_model) == extra
 
 
 def test_the_vocabularies_that_give_the_paper_s_big_model():
@@ -477,7 +487,45 @@ def test_the_layers_of_a_stack_share_one_trace(patch):
     assert len(calls) == 3  # the encoder's, and the decoder's two
 
 
+def test_windows_are_computed_in_blocks_where_no_weights_are_wanted(patch):
+    patch.setattr(attention_window, "_LEAST", 0)
+    calls, whole = [], attention_window.window_attention
+
+    def counted(q, k, v, mask, **options):
+        calls.append((mask.causal, q.shape[2]))
+        return whole(q, k, v, mask, **options)
+
+    patch.setattr(attention_window, "window_attention", counted)
+    model, params = make(window=2, layers=1, score="additive")
+    source = np.pad(np.tile(SOURCE, (1, 4))[:, :17], ((0, 0), (0, 4)))
+    target = np.tile(TARGET, (1, 4))[:, :16]
+    run = functools.partial(model.apply, {"params": params}, source, target)
+    blocks = run()
+    assert calls == [(False, 21), (True, 16)]
+    masked, _ = run(mutable=["attention"])
+    assert len(calls) == 2
+    # The roundings of two layers and how they grow, as in test_model_reference.py.
+    assert_close(blocks, masked, 20 * round(5 * math.sqrt(4 * 150)))
+
+
 # ---- the cache -----------------------------------------------------------------------
+
+
+def test_under_a_window_the_cache_holds_that_many_positions():
+    model = Transformer(model_config(window=3, layers=1), SIZE, SIZE)
+    params = {"params": models.abstract(model)}
+
+    def start(variables, length):
+        source = jnp.zeros((2, 5), jnp.int32)
+        return model.apply(variables, source, 4, length, method="start")
+
+    for length, held in ((3, 3), (4, 4), (60, 3 + 1)):
+        cache = jax.eval_shape(functools.partial(start, length=length), params)
+        c = config.transformer(model.config)
+        (keys,), (values,), _ = cache.own[0]
+        assert keys.shape == (2, c.heads, c.d_k, 4 * held)
+        assert values.shape == (2, c.heads, 4 * held, c.d_v)
+
 
 OPTIONS: list[dict[str, Any]] = [
     {"positions": "sinusoidal", "tying": "three", "layers": 2},
@@ -485,6 +533,13 @@ OPTIONS: list[dict[str, Any]] = [
     {"positions": "learned", "tying": "none", "target_space": True},
     {"norm": "pre", "positions": "none", "score": "dot", "window": 2},
     {"window": 1, "attention_bias": False},
+    {"score": "additive", "norm": "pre"},
+    {"score": "general"},
+    {"positions": "rotary", "d_k": 4},
+    {"positions": "alibi", "heads": 3, "window": 5},
+    {"positions": "relative", "clip": 4, "window": 9},
+    {"positions": "disentangled", "clip": 3},
+    {"positions": "relative", "clip": 20, "relative_heads": "per_head"},
     # A table of positions that is shorter than the sentences.
     {"positions": "learned", "max_positions": 3},
 ]

@@ -1,5 +1,6 @@
 """Recurrent models: what their keys may be, their sizes, and what each member reads."""
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,9 +11,12 @@ from support.models import RNN, draw_params
 from transformer import config, models
 from transformer.config import UserError
 from transformer.ids import BOS
+from transformer.models.modules import Linear
+from transformer.models.rnn import layers
 from transformer.nn import dropout
 
 V = 23
+KEY = jax.random.key(0)
 USUAL = RNN | {
     "kind": "rnn",
     "vocab_size": V,
@@ -21,6 +25,7 @@ USUAL = RNN | {
     "dtype": "float32",
 }
 LUONG = USUAL | {"member": "luong", "score": "dot", "attention": "global"}
+GNMT = USUAL | {"member": "gnmt", "layers": 3, "units": 16}
 
 
 def settings(model, **changes):
@@ -91,6 +96,32 @@ def test_the_parameters_of_gnmt():
     expected = tables + encoder + decoder + attention
     assert sum(leaf.size for leaf in jax.tree.leaves(tree)) == expected
     assert round(expected / 1e6) == 281
+
+
+def test_the_parameters_of_a_public_gru_with_attention():
+    # bentrevett/pytorch-seq2seq has 20,518,405. torch's cells have two biases of every
+    # gate, these have one of z and of r.
+    m, n, source, target = 256, 512, 7_853, 5_893
+
+    def count(module, *shapes):
+        given = [jnp.zeros(shape) for shape in shapes]
+        return sum(x.size for x in jax.tree.leaves(module.init(KEY, *given)["params"]))
+
+    class Gru(nn.Module):
+        width: int
+
+        @nn.compact
+        def __call__(self, x):
+            return layers.Cell("gru_reset_after", self.width, n, "float32").gates(x)
+
+    tables = (source + target) * m
+    encoder = 2 * (count(Gru(m), (1, m)) + 2 * n)
+    bridge = count(Linear(n, "float32"), (1, 2 * n))
+    energy = count(Linear(n, "float32"), (1, 3 * n)) + n
+    decoder = count(Gru(2 * n + m), (1, 2 * n + m)) + 2 * n
+    readout = count(Linear(target, "float32"), (1, n + 2 * n + m))
+    found = tables + encoder + bridge + energy + decoder + readout
+    assert found == 20_518_405
 
 
 def test_a_reversed_source_is_read_from_its_end():
@@ -194,6 +225,24 @@ def test_every_rate_of_dropout_is_of_its_own_place(rate, member):
     if rate == "readout_dropout":
         kept = dropped != 0
         np.testing.assert_allclose(dropped[kept], 2 * plain[kept], rtol=1e-6)
+
+
+@pytest.mark.parametrize("model", [LUONG | {"layers": 2}, GNMT])
+def test_layers_of_the_decoder_read_what_dropout_left(model):
+    model = models.make(settings(model, dropout=0.5), V, V)
+    params = draw_params(model)
+
+    def total(cells, key):
+        decoder = params["decoder"] | {"cells_1": cells}
+        given = params | {"decoder": decoder}
+        return models.features(model, given, IDS[:1], INPUTS[:1, :1], key)[0].sum()
+
+    kernel = params["decoder"]["cells_1"]
+    for key in (None, dropout.make_key(1)):
+        gradient = jax.grad(total)(kernel, key)["kernel_input"]
+        # One sentence, one step: what was dropped moves none of the matrix.
+        share = (gradient == 0).all(axis=1).mean()
+        assert share == 0 if key is None else 0.2 < share < 0.8
 
 
 def test_the_norm_is_that_of_the_encoder_alone():

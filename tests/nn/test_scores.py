@@ -1,5 +1,8 @@
 """Scores of attention by their definitions, and local attention by hand."""
 
+import math
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -19,6 +22,65 @@ def test_additive_scores_are_a_layer_of_tanh():
         expected = np.tanh(queries[b, j] + keys[b, s]) @ v
         got = scores.additive_scores(queries, keys, v)[b, j, s]
         assert got == pytest.approx(expected, rel=1e-5, abs=1e-6)
+
+
+# ---- of several heads ----------------------------------------------------------------
+
+H, T, K = 3, 6, 4
+
+
+def plain(q, k, v):
+    return (jnp.tanh(q[:, :, :, None] + k[:, :, None]) * v[:, None, None]).sum(-1)
+
+
+def test_a_pair_is_scored_by_hand():
+    # tanh(ln(3) / 2) = (3 - 1) / (3 + 1), tanh(ln(2) / 2) = (2 - 1) / (2 + 1).
+    half, third = math.log(3) / 2, math.log(2) / 2
+    q, k = jnp.array([[[[half, 0.0]]]]), jnp.array([[[[0.0, third]]]])
+    found = scores.additive_head_scores(q, k, jnp.array([[2.0, 3.0]]))
+    assert found.item() == pytest.approx(2 / 2 + 3 / 3, rel=1e-6)
+    matrix = jnp.array([[[2.0, 5.0], [7.0, 11.0]]])
+    transformed = scores.general_queries(jnp.array([[[[1.0, 3.0]]]]), matrix)
+    assert transformed[0, 0, 0].tolist() == [1 * 2 + 3 * 7, 1 * 5 + 3 * 11]
+
+
+@pytest.mark.parametrize("at_a_time", [2**20, 2 * B * H * S * K, 1])
+def test_additive_scores_of_heads_are_made_again_for_their_gradients(
+    at_a_time, monkeypatch
+):
+    """All queries at once, two at a time, and one."""
+    monkeypatch.setattr(scores, "_AT_A_TIME", at_a_time)
+    q, k, v, cotangent = (
+        draw(B, H, T, K),
+        draw(B, H, S, K),
+        draw(H, K),
+        draw(B, H, T, S),
+    )
+    found, pull = jax.vjp(scores.additive_head_scores, q, k, v)
+    expected, plain_pull = jax.vjp(plain, q, k, v)
+    # Sums of 4 and, over all pairs, of 2 * 6 * 5 numbers of size 1.
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    for ours, theirs in zip(pull(cotangent), plain_pull(cotangent), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
+    for b, h, t, s in np.ndindex(B, H, T, S):
+        exact = np.tanh(q[b, h, t] + k[b, h, s]) @ v[h]
+        assert found[b, h, t, s] == pytest.approx(exact, rel=1e-5, abs=1e-5)
+
+    def largest(pull):
+        return max(x.size for x in jax.tree.leaves(pull))
+
+    assert largest(plain_pull) >= B * H * T * S * K
+    assert largest(pull) <= max(q.size, k.size)
+
+
+def test_general_scores_of_heads_are_bilinear():
+    q, k, matrices = draw(B, H, T, K), draw(B, H, S, K), draw(H, K, K)
+    expected = np.einsum("bhtk,hkl,bhsl->bhts", *map(np.float64, (q, matrices, k)))
+    found = np.einsum("bhtl,bhsl->bhts", scores.general_queries(q, matrices), k)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+# ---- of the recurrent models ---------------------------------------------------------
 
 
 def test_general_scores_are_products():

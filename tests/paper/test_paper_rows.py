@@ -32,7 +32,7 @@ def test_table_3_is_as_printed():
     ]
     assert ours == printed["rows"]
     own = {"score": "scaled_dot", "window": 0, "attention_bias": True, "norm": "post"}
-    own |= {"attention_dropout": 0.0, "relu_dropout": 0.0}
+    own |= {"attention_dropout": 0.0, "relu_dropout": 0.0, "clip": -1}
     assert rows.BASE == printed["base"] | own
 
 
@@ -130,8 +130,8 @@ def test_what_a_row_says_beside_base(name, measure, expected):
     assert found.measure == measure
 
 
-BESIDE = ["window", "no_attention_bias", "pre_norm"]
-BESIDE += ["attention_dropout", "relu_dropout"]
+BESIDE = ["additive_score", "general_score", "window", "no_attention_bias", "pre_norm"]
+BESIDE += ["attention_dropout", "relu_dropout", "relative", "rotary", "alibi"]
 
 
 @pytest.mark.parametrize("name", BESIDE)

@@ -116,13 +116,18 @@ def test_what_is_not_known_or_not_run_is_not_invented(tmp_path, capsys):
     write(tmp_path / "a", settings_of("plain"))
     write(tmp_path / "b", settings_of("unfinished", member="encdec"))
     (tmp_path / "b" / "results.json").unlink()
+    write(tmp_path / "c", settings_of("stopped"), step=7, trained=7)
     text = report(capsys, f"--systems={tmp_path}")
     (found,) = lines_of(text)
     assert found["system"] == "plain" and found["BLEU 13a"] == "30.00"
     for name in ("params, M", "operations per target token", "FLOPs of training"):
         assert found[name] == ""
     assert found["steps per sentence, trained"] == ""
-    assert "Not finished, left out: " in text and "Trained on cpu: cpu." in text
+    left_out = ", ".join(str(tmp_path / name) for name in "bc")
+    assert (
+        f"Not finished, left out: {left_out}." in text
+        and "Trained on cpu: cpu." in text
+    )
 
 
 def test_averaged_checkpoints_and_the_chosen_variant_are_shown(tmp_path, capsys):
@@ -187,7 +192,7 @@ def test_a_mixture_is_refused_by_name(
         (["--systems=none"], "--systems: expected folders of runs, got none, without"),
         (
             ["--systems=a"],
-            "--systems: expected a finished run, found 1 without results",
+            "--systems: expected a finished run, found 1 without results of",
         ),
         (["--static", "--variant=13a"], "--variant: expected with --systems only; add"),
         (["--systems=a", "--variant=x"], "--variant: expected one of 13a,"),

@@ -117,6 +117,16 @@ def test_the_variant_of_bleu_is_chosen(runs, tmp_path):
         assert output.read_text().splitlines()[2] == f"1-4,2,{best}"
 
 
+def test_exact_translations_are_counted(runs, tmp_path):
+    output = tmp_path / "a.csv"
+    folder = write(tmp_path / "half", [GOOD[0], *(f"{x} x" for x in GOOD[1:])])
+    call = ["plot", "--what=length", f"--workdir={folder}", "--edges=100"]
+    assert cli.main([*call, "--variant=exact", f"--output={output}"]) == 0
+    found = output.read_text().splitlines()
+    assert found[0] == '"exact, % by the length of the source"'
+    assert found[2] == "1-100,5,20.00"  # an empty source is in no bin
+
+
 @pytest.mark.parametrize(
     "flags, wanted",
     [

@@ -239,6 +239,22 @@ def test_a_chosen_head_of_many_is_an_alignment_with_its_name(translator, aligned
     assert len(aligned) == 1
 
 
+@pytest.mark.parametrize("single", [True, False])
+def test_maps_of_layers_with_one_head_are_followed_by_their_mean(single, monkeypatch):
+    maps = dataclasses.replace(drawn_maps(3, 2, 1), single=single)
+    maps = dataclasses.replace(maps, weights={"cross": maps.weights["cross"]})
+    given = []
+    monkeypatch.setattr(viewer.plots, "head_maps", lambda *x: given.append(x))
+    viewer.picture(maps)
+    ((_, grid, _, _),) = given
+    titles = [panel.title for row in grid for panel in row]
+    assert titles[:2] == ["layer 1, head 1", "layer 2, head 1"]
+    assert titles[2:] == ["mean of the layers"] * single
+    if single:
+        mean = maps.weights["cross"].mean(axis=(0, 1))
+        np.testing.assert_allclose(grid[2][0].weights, mean, rtol=1e-6)
+
+
 def test_one_map_has_a_page_statistics_and_lines_too(aligning):
     data = data_of(viewer.page(viewer.look(aligning, SOURCE, TARGET)))
     assert data["kinds"].keys() == {"cross"}

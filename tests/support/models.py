@@ -44,6 +44,24 @@ RNN: dict[str, Any] = {
     "window": 0,
     "max_positions": 0,
 }
+# Keys of a small convolutional model whose widths vary.
+CONVS2S: dict[str, Any] = {
+    "d_model": 16,
+    "embedding": 12,
+    "encoder": "1x12k3+1x16k3",
+    "decoder": "1x16k3+1x12k1",
+    "max_positions": 64,
+    "tying": "none",
+}
+# Keys of a small ByteNet.
+BYTENET: dict[str, Any] = {
+    "d_model": 16,
+    "sets": 1,
+    "blocks": 2,
+    "kernel": 3,
+    "grid": 1.2,
+    "tying": "two",
+}
 
 
 def model_config(**changes: Any) -> config.Transformer:
@@ -55,6 +73,18 @@ def recurrent_config(**changes: Any) -> config.Recurrent:
     """Return a small recurrent model, with changes; ``member`` is one of them."""
     usual: dict[str, Any] = {"kind": "rnn", "dropout": 0.1, "dtype": "float32"}
     return config.Recurrent(**({"vocab_size": 0} | usual | RNN | changes))
+
+
+def convolutional_config(**changes: Any) -> config.Convolutional:
+    """Return a small convolutional model, with changes."""
+    usual: dict[str, Any] = {"kind": "convs2s", "dropout": 0.1, "dtype": "float32"}
+    return config.Convolutional(**({"vocab_size": 0} | usual | CONVS2S | changes))
+
+
+def bytenet_config(**changes: Any) -> config.ByteNet:
+    """Return a small ByteNet, with changes."""
+    usual: dict[str, Any] = {"kind": "bytenet", "dropout": 0.1, "dtype": "float32"}
+    return config.ByteNet(**({"vocab_size": 0} | usual | BYTENET | changes))
 
 
 def draw_params(model: Model, seed: int = 7) -> Any:

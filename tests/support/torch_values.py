@@ -15,7 +15,6 @@ import pytest
 from support.paths import PROGRAMS, TESTS
 
 _PYTHON = os.environ.get("PEERS_PYTHON", sys.executable)
-_COMMITTED = TESTS / "golden" / "torch.npz"
 
 
 def _has_torch() -> bool:
@@ -31,14 +30,15 @@ everywhere = pytest.mark.parametrize(
 
 
 @functools.cache
-def values(values_of: str) -> dict[str, np.ndarray]:
-    """Return what ``programs/torch_values.py`` computes, by its names."""
+def values(values_of: str, program: str = "torch_values") -> dict[str, np.ndarray]:
+    """Return what a file of programs/ computes, by its names."""
     if values_of == "committed":
-        return _read(_COMMITTED)
+        name = program.removesuffix("_values")
+        return _read(TESTS / "golden" / f"{name}.npz")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "values.npz"
         subprocess.run(
-            [_PYTHON, str(PROGRAMS / "torch_values.py"), str(path)],
+            [_PYTHON, str(PROGRAMS / f"{program}.py"), str(path)],
             env=os.environ | {"PYTHONPATH": str(TESTS)},
             check=True,
         )

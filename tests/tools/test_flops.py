@@ -11,11 +11,12 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from ml_collections import ConfigDict
 from support.configs import base, experiment
-from support.models import recurrent_config
+from support.models import bytenet_config, convolutional_config, recurrent_config
 
 from transformer import config, models
 from transformer import step as steps
 from transformer.config import UserError
+from transformer.nn import attention_window
 from transformer.nn.hardware import Hardware
 from transformer.parallel import sizes
 from transformer.tools import flops
@@ -125,6 +126,10 @@ H200 = Hardware("cuda", (9, 0))
         {"model.d_k": 16, "model.d_v": 48, "model.heads": 5},
         {"model.norm": "pre", "model.tying": "none", "optimizer.accumulation": 2},
         {"model.layers": 2, "model.dtype": "float32", "loss.block": 100},
+        {"model.layers": 1, "model.score": "additive"},
+        {"model.layers": 1, "model.score": "general"},
+        {"model.layers": 1, "model.positions": "relative", "model.clip": 3},
+        {"model.layers": 1, "model.positions": "disentangled", "model.clip": 3},
     ],
     ids=str,
 )
@@ -142,12 +147,34 @@ def test_the_traced_train_step_has_the_operations_of_the_formula(
     counted = flops.traced(steps.make_train_step(it, model), state, batch)
     formula = flops.train_step(it.model, rows, source, target, vocabulary)
     c = config.transformer(it.model)
-    written_out = c.dtype == "float32" or c.d_k != c.d_v
+    written_out = c.dtype == "float32" or c.d_k != c.d_v or c.score == "additive"
     if kind is not None and written_out:
         # The loop over layers of an accelerator makes the scores again, Q K^T.
         pairs = source**2 + target**2 + source * target
         formula += rows * c.layers * 2 * c.heads * c.d_k * pairs
+    if kind is not None and c.positions == "relative":
+        # Of its own, not of attention to the source, with those of distances.
+        pairs = source**2 + target**2 + (2 * c.clip + 1) * (source + target)
+        formula += rows * c.layers * 2 * c.heads * c.d_k * pairs
+    if kind is not None and c.positions == "disentangled":
+        # Of the encoder, with those of distances; those of projections are kept.
+        pairs = source**2 + 2 * source * (2 * source - 1)
+        formula += rows * c.layers * 2 * c.heads * c.d_k * pairs
     assert counted == formula
+
+
+def test_a_window_is_counted_by_its_blocks(patch):
+    patch.setattr(attention_window, "_LEAST", 0)
+    patch.setattr(attention_window, "_RATIO", 3)
+    c = settings(**{"model.layers": 1, "model.window": 3}).model
+    assert flops.forward(c, 12, 10, 0) == flops._up_to_output(c, 12, 10)
+    # 4 blocks of 3 queries and 3 * 3 keys; of 10 queries too, and 2 * 3 keys; 8 heads
+    # of which each key and each value has 64 numbers.
+    pairs = 4 * 3 * 9 + 4 * 3 * 6 + 12 * 10
+    assert flops.recomputed(c, 12, 10, "dots") == 2 * 8 * (64 + 64) * pairs
+    # Below 9 positions each query meets all.
+    pairs = 8 * 8 + 7 * 7 + 8 * 7
+    assert flops.recomputed(c, 8, 7, "dots") == 2 * 8 * (64 + 64) * pairs
 
 
 def test_a_sentence_of_one_word_through_one_layer_by_hand():
@@ -225,6 +252,30 @@ def test_the_traced_train_step_of_a_recurrent_model_has_the_operations_counted(c
     assert counted - formula == remade
 
 
+@pytest.mark.parametrize("source, target", [(1, 1), (5, 7), (11, 4)])
+def test_the_traced_bytenet_has_the_operations_of_the_formula(source, target):
+    model = bytenet_config(d_model=10, sets=2)
+    traced = flops._up_to_output(model, source, target)
+    assert traced == flops.forward(model, source, target, vocabulary=0)
+
+
+def test_the_traced_train_step_of_a_bytenet_has_three_times_as_many():
+    it = dataclasses.replace(base(**{"loss.block": 64}), model=bytenet_config())
+    rows, source, target, vocabulary = 8, 9, 7, 23
+    model = models.make(it, vocabulary, vocabulary)
+    state = jax.eval_shape(lambda: steps.init_state(it, model))
+    batch = {
+        "source": jax.ShapeDtypeStruct((rows, source), np.int32),
+        "target": jax.ShapeDtypeStruct((rows, target), np.int32),
+    }
+    counted = flops.traced(steps.make_train_step(it, model), state, batch)
+    assert counted == flops.train_step(it.model, rows, source, target, vocabulary)
+    again = flops.recomputed(it.model, source, target, "layers")
+    finish = 2 * target * it.model.d_model**2
+    assert again + finish == flops.forward(it.model, source, target, vocabulary=0)
+    assert flops.recomputed(it.model, source, target, "dots") == 0
+
+
 def test_a_transformer_counted_as_other_models_are_has_the_operations_of_the_formula():
     model = settings(**{"model.layers": 2, "model.d_k": 16, "model.heads": 5}).model
     counted = flops._polynomial(flops._differences(model), 13, 6)
@@ -272,7 +323,59 @@ def test_a_transformer_reads_at_once_and_writes_word_by_word():
     assert flops.sequential_steps(model, 30, 20, given=True) == 6 + 6
 
 
+CONVOLUTIONAL = {
+    "d_model": 5,
+    "embedding": 2,
+    "encoder": "2x3k3",
+    "decoder": "1x3k3+1x4k1",
+}
+
+
+def test_a_pair_of_sentences_through_convolutions_by_hand():
+    source, target, v = 7, 4, 11
+    block = 3 * 3 * 2 * 3  # k inputs of width 3, twice the width
+    encoder = 2 * 3 + 2 * block + 3 * 2
+    attention = [width * 2 + 2 * width + 2 * source * 2 for width in (3, 4)]
+    decoder = 2 * 3 + block + 3 * 2 * 4 + 3 * 4 + sum(attention) + 4 * 5
+    it = convolutional_config(**CONVOLUTIONAL)
+    found = flops.forward(it, source, target, v)
+    assert found == 2 * (source * encoder + target * (decoder + 5 * v))
+
+
+@pytest.mark.parametrize("remat", ["none", "layers", "dots"])
+def test_what_a_train_step_of_convolutions_recomputes(remat):
+    changes = {"loss.block": 64, "parallel.remat": remat}
+    it = dataclasses.replace(
+        base(**changes), model=convolutional_config(**CONVOLUTIONAL)
+    )
+    rows, source, target, v = 8, 9, 7, 23
+    model = models.make(it, v, v)
+    state = jax.eval_shape(lambda: steps.init_state(it, model))
+    batch = {
+        "source": jax.ShapeDtypeStruct((rows, source), np.int32),
+        "target": jax.ShapeDtypeStruct((rows, target), np.int32),
+    }
+    counted = flops.traced(steps.make_train_step(it, model), state, batch)
+    formula = flops.train_step(it.model, rows, source, target, v)
+    formula += rows * flops.recomputed(it.model, source, target, remat)
+    # The bias of the output is a column of its matrix, and so multiplied.
+    assert counted == formula + 3 * 2 * rows * target * v
+
+
+def test_convolutions_read_at_once_and_write_word_by_word():
+    it = convolutional_config(encoder="20x8k3", decoder="3x8k3")
+    assert flops.sequential_steps(it, 30, 12) == 20 + 12 * 3
+    assert flops.sequential_steps(it, 30, 12, given=True) == 20 + 3
+
+
+def test_a_bytenet_reads_at_once_and_writes_character_by_character():
+    model = bytenet_config(sets=6, blocks=5)
+    assert flops.sequential_steps(model, 30, 20) == 30 + 20 * 30
+    assert flops.sequential_steps(model, 30, 20, given=True) == 30 + 30
+
+
 def test_steps_of_an_unknown_kind_are_refused():
     model = config.Model("toy", 0, 16, 0.1, "two", "float32")
-    with pytest.raises(UserError, match="model.kind: expected transformer or rnn, got"):
+    expected = "expected transformer, rnn, convs2s or bytenet, got"
+    with pytest.raises(UserError, match=expected):
         flops.sequential_steps(model, 3, 3)

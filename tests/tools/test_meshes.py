@@ -44,6 +44,15 @@ def model_of(c: Config) -> config.Transformer:
         {"model.tying": "two", "model.attention_bias": False},
         {"model.tying": "none", "model.norm": "pre"},
         {"model.positions": "learned", "model.target_space": True},
+        {"model.score": "additive"},
+        {"model.score": "general"},
+        {"model.positions": "relative", "model.clip": 2},
+        {"model.positions": "disentangled", "model.clip": 2},
+        {
+            "model.positions": "relative",
+            "model.clip": 0,
+            "model.relative_heads": "per_head",
+        },
     ],
     ids=str,
 )
@@ -51,7 +60,7 @@ def test_the_parameters_are_those_of_the_model(changes):
     whole = settings(**changes)
     c, tree = model_of(whole), models.abstract(models.make(whole, 30, 30))
     leaves = jax.tree.leaves(tree)
-    matrices = sum(x.size for x in leaves if x.ndim == 2)
+    matrices = sum(x.size for x in leaves if x.ndim >= 2)
     vectors = sum(x.size for x in leaves if x.ndim == 1)
     assert counts.parameter_count(c, 30) == (matrices, vectors)
 

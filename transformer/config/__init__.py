@@ -7,11 +7,13 @@ nothing else is ever passed around, so a wrong name fails where it is written.
 
 from transformer.config.checks import (
     Check,
+    Convolution,
     LengthPenalty,
     NotNegative,
     Positive,
     Seed,
     UserError,
+    convolutions,
     refuse,
     type_and_checks,
 )
@@ -27,7 +29,9 @@ from transformer.config.earlier import NEWER, resolve_saved, upgraded
 from transformer.config.keys import (
     MODELS,
     Batch,
+    ByteNet,
     Config,
+    Convolutional,
     Data,
     Decode,
     Loss,
@@ -46,8 +50,11 @@ __all__ = [
     "MODELS",
     "NEWER",
     "Batch",
+    "ByteNet",
     "Check",
     "Config",
+    "Convolution",
+    "Convolutional",
     "Data",
     "Decode",
     "LengthPenalty",
@@ -63,6 +70,7 @@ __all__ = [
     "Train",
     "Transformer",
     "UserError",
+    "convolutions",
     "difference",
     "digest",
     "flatten",

@@ -6,7 +6,7 @@ import dataclasses
 import re
 import typing
 from collections.abc import Callable
-from typing import Annotated, Any, Literal, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar
 
 
 class UserError(Exception):
@@ -31,15 +31,55 @@ Positive = Annotated[
 NotNegative = Annotated[Number, Check(lambda x: x >= 0, "0 or more"), _COUNTED]
 Rate = Annotated[float, Check(lambda x: 0 <= x < 1, "at least 0 and less than 1")]
 Decay = Annotated[float, Check(lambda x: 0 < x <= 1, "above 0 and at most 1")]
+Clip = Annotated[int, Check(lambda x: x >= -1, "0 or more, or -1 for none"), _COUNTED]
 LengthPenalty = Literal["gnmt", "power"]  # ((5 + length) / 6)^alpha or length^alpha
+# A set of convolutions reads over 2^blocks positions each way.
+Blocks = Annotated[Positive[int], Check(lambda x: x <= 16, "at most 16")]
+Grid = Annotated[float, Check(lambda x: 1 <= x <= 10, "at least 1 and at most 10")]
 Seed = Annotated[int, Check(lambda x: 0 <= x < 2**32, "0 or more and less than 2^32")]
 Digits = Annotated[Positive[int], Check(lambda x: x <= 9, "at most 9")]
+TestDigits = Annotated[NotNegative[int], Check(lambda x: x <= 9, "at most 9")]
 # It may be that of a folder, as in an ablation.
 Name = Annotated[
     str,
     Check(
         lambda x: x.isprintable() and all(p.strip(".") for p in re.split(r"[/\\]", x)),
         "a name such as base or table3/base, without .. and empty parts",
+    ),
+]
+
+
+class Convolution(NamedTuple):
+    """A layer that convolves over time."""
+
+    width: int  # d, of its output
+    kernel: int  # k, positions
+
+
+def convolutions(text: str) -> tuple[Convolution, ...]:
+    """Read layers, "NxDkK" for N of width D and kernel K, joined by "+".
+
+    Returns:
+      The layers from the first to the last; none if it is not so written.
+
+    >>> convolutions("2x512k3+1x2048k1")[1:]
+    (Convolution(width=512, kernel=3), Convolution(width=2048, kernel=1))
+    """
+    found: list[Convolution] = []
+    for part in text.split("+"):
+        numbers = re.fullmatch(r"([1-9]\d{0,2})x([1-9]\d{0,5})k([1-9]\d{0,2})", part)
+        if not numbers:
+            return ()
+        count, width, kernel = map(int, numbers.groups())
+        found += [Convolution(width, kernel)] * count
+    return tuple(found)
+
+
+Convolutions = Annotated[
+    str,
+    Check(
+        lambda x: bool(convolutions(x)),
+        "layers such as 9x512k3+2x2048k1, 9 of width 512 and kernel 3 and 2 more",
     ),
 ]
 Parts = Annotated[

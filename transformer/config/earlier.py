@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from transformer.config.checks import UserError
-from transformer.config.keys import Config
+from transformer.config.keys import MODELS, Config, Model
 from transformer.config.values import resolve
 
 # Keys that are newer than some runs, with what those did.
 NEWER = {
     "data.digits": 9,
+    "data.test_digits": 0,
     "data.measure": "bleu",
     "batch.length_multiple": 1,
     "batch.lengths": 1,
     "model.kind": "transformer",
+    "model.clip": -1,
+    "model.farthest": 0,
+    "model.relative_heads": "shared",
     "optimizer.options": "",
     "optimizer.schedule": "inverse_sqrt",
     "optimizer.rate": 0.0,
@@ -77,4 +82,11 @@ def upgraded(flat: Mapping[str, Any]) -> dict[str, Any]:
                 f"config: {key}: expected {value!r}, as this version has no other, got "
                 f"{got!r}; use the version that trained the run"
             )
-    return NEWER | now
+    kind = MODELS.get(now.get("model.kind", NEWER["model.kind"]), Model)
+    known = {f"model.{field.name}" for field in dataclasses.fields(kind)}
+    newer = {
+        key: value
+        for key, value in NEWER.items()
+        if key in known or not key.startswith("model.")
+    }
+    return newer | now

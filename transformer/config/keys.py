@@ -6,8 +6,12 @@ import dataclasses
 from typing import Literal
 
 from transformer.config.checks import (
+    Blocks,
+    Clip,
+    Convolutions,
     Decay,
     Digits,
+    Grid,
     LengthPenalty,
     Name,
     NotNegative,
@@ -15,6 +19,7 @@ from transformer.config.checks import (
     Positive,
     Rate,
     Seed,
+    TestDigits,
     refuse,
 )
 
@@ -33,6 +38,8 @@ class Data:
     test: str
     train_pairs: NotNegative[int]  # use this many training pairs, 0 = all there are
     digits: Digits  # numbers: of at most this many digits
+    # Numbers: those of the test have more than ``digits``, at most so many; 0 = as few.
+    test_digits: TestDigits
     max_length: Positive[int]  # tokens per side with EOS; longer pairs are left out
     prepared: str  # folder of the encoded corpus, "" = inside the workdir
     measure: str  # a name of metrics.MEASURES: "bleu"
@@ -86,10 +93,23 @@ class Transformer(Model):
     relu_dropout: Rate
     norm: Literal["post", "pre"]  # post: the paper
     norm_epsilon: Positive[float]
-    positions: Literal["sinusoidal", "sinusoidal_concat", "learned", "none"]
+    positions: Literal[
+        "sinusoidal",
+        "sinusoidal_concat",
+        "learned",
+        "none",
+        "rotary",
+        "alibi",
+        "relative",
+        "disentangled",
+    ]
     max_positions: Positive[int]  # rows of a learned position table
+    # k, of relative and disentangled positions: farther is as far as this; else -1
+    clip: Clip
+    farthest: NotNegative[int]  # disentangled: k logarithmic buckets to here, 0 = none
+    relative_heads: Literal["shared", "per_head"]  # whose their vectors are
     attention_bias: bool
-    score: Literal["scaled_dot", "dot"]
+    score: Literal["scaled_dot", "dot", "additive", "general"]
     window: NotNegative[int]  # positions that self-attention reaches each way, 0 = all
     target_space: bool  # a learned vector added to the source embeddings
 
@@ -102,7 +122,7 @@ class Recurrent(Model):
     embedding: Positive[int]  # m, of the embedding tables
     units: Positive[int]  # n, of each direction and of the decoder
     layers: Positive[int]  # of the encoder; of the decoder of luong and gnmt too
-    # ``dropout`` is that of embeddings and between layers of the encoder.
+    # ``dropout`` is that of embeddings and between layers.
     context_dropout: Rate  # on the annotations of the source
     readout_dropout: Rate  # on what the output matrix is multiplied by
     encoder_norm: bool  # cgru: layer normalisation inside the encoder's cells
@@ -115,8 +135,35 @@ class Recurrent(Model):
     max_positions: NotNegative[int]  # with location: source positions that have scores
 
 
+@dataclasses.dataclass(frozen=True)
+class Convolutional(Model):
+    """The sizes of a convolutional encoder-decoder; ``d_model`` is its output width."""
+
+    embedding: Positive[int]  # f, of tables, positions and attention
+    # Layers, "9x512k3+2x2048k1": 9 of width 512 and kernel 3, then 2 of 2,048 and 1.
+    encoder: Convolutions
+    decoder: Convolutions
+    max_positions: Positive[int]  # rows of each of both tables of positions
+
+
+@dataclasses.dataclass(frozen=True)
+class ByteNet(Model):
+    """The sizes of dilated convolutions on one grid; ``d_model`` is the paper's 2 d."""
+
+    sets: Positive[int]  # in each of the two stacks
+    blocks: Blocks  # of a set, dilated by 1, 2, 4, ...
+    kernel: Positive[int]  # k
+    grid: Grid  # columns of the encoder for each token of the source
+    # ``dropout`` is that of embeddings and of what a block adds.
+
+
 # A kind of model with keys of its own is one dataclass above and one line here.
-MODELS: dict[str, type[Model]] = {"transformer": Transformer, "rnn": Recurrent}
+MODELS: dict[str, type[Model]] = {
+    "transformer": Transformer,
+    "rnn": Recurrent,
+    "convs2s": Convolutional,
+    "bytenet": ByteNet,
+}
 
 
 @dataclasses.dataclass(frozen=True)

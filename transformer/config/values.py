@@ -7,10 +7,18 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from transformer.config.checks import UserError, refuse, type_and_checks
+from transformer.config.checks import (
+    UserError,
+    convolutions,
+    refuse,
+    type_and_checks,
+)
 from transformer.config.keys import (
     MODELS,
+    ByteNet,
     Config,
+    Convolutional,
+    Data,
     Model,
     Optimizer,
     Recurrent,
@@ -32,6 +40,7 @@ def resolve(values: Mapping[str, Any]) -> Config:
         range, or at odds with another.
     """
     config = _group(Config, values, "")
+    _check_data(config.data)
     _check_model(config)
     _check_batch(config)
     _check_parallel(config)
@@ -79,20 +88,76 @@ def _value(hint: Any, value: Any, key: str) -> Any:
     return value
 
 
+def _check_data(data: Data) -> None:
+    if data.test_digits and data.test_digits <= data.digits:
+        expected = f"0 or more than data.digits = {data.digits}"
+        refuse("data.test_digits", expected, data.test_digits)
+
+
 def _check_model(config: Config) -> None:
     model, longest = config.model, config.data.max_length
     if model.tying == "three" and not config.tokenizer.joint:
         refuse("model.tying", "two or none where tokenizer.joint=False", model.tying)
     if isinstance(model, Recurrent):
         _check_recurrent(model)
+    if isinstance(model, Convolutional):
+        _check_convolutional(model, longest)
+    if isinstance(model, ByteNet):
+        _check_bytenet(model)
     if not isinstance(model, Transformer):
         return
-    if model.positions.startswith("sinusoidal") and model.d_model % 2:
-        expected = "an even number for sinusoidal positions"
+    sinusoids = ("sinusoidal", "sinusoidal_concat", "disentangled")
+    if model.positions in sinusoids and model.d_model % 2:
+        expected = f"an even number for {model.positions.split('_')[0]} positions"
         refuse("model.d_model", expected, model.d_model)
     if model.positions == "learned" and model.max_positions < longest:
         expected = f"at least data.max_length = {longest}"
         refuse("model.max_positions", expected, model.max_positions)
+    _check_distances(model)
+
+
+_SCORES = {
+    "rotary": ("scaled_dot", "dot"),
+    "alibi": ("scaled_dot", "dot"),
+    "relative": ("scaled_dot", "dot"),
+    "disentangled": ("scaled_dot",),
+}
+# What the positions that have no use for a key say of it.
+_OF_DISTANCES: dict[str, tuple[Any, tuple[str, ...]]] = {
+    "clip": (-1, ("relative", "disentangled")),
+    "relative_heads": ("shared", ("relative",)),
+    "farthest": (0, ("disentangled",)),
+}
+
+
+def _check_distances(model: Transformer) -> None:
+    """See that positions by distance fit what attention does."""
+    kind = model.positions
+    for key, (nothing, users) in _OF_DISTANCES.items():
+        if kind not in users and (got := getattr(model, key)) != nothing:
+            refuse(f"model.{key}", f"{nothing!r} with {kind} positions", got)
+    least = {"relative": 0, "disentangled": 2}.get(kind, -1)
+    if model.clip < least:
+        refuse("model.clip", f"{least} or more with {kind} positions", model.clip)
+    if model.farthest and model.farthest <= model.clip:
+        expected = f"0, or more than model.clip = {model.clip}"
+        refuse("model.farthest", expected, model.farthest)
+    scores = _SCORES.get(kind)
+    if scores and model.score not in scores:
+        expected = f"{' or '.join(scores)} with {kind} positions"
+        refuse("model.score", expected, model.score)
+    if model.positions == "rotary" and model.d_k % 2:
+        refuse("model.d_k", "an even number for rotary positions", model.d_k)
+
+
+def _check_bytenet(model: ByteNet) -> None:
+    """See that blocks have half the channels, and that the encoder's are symmetric."""
+    if model.d_model % 2:
+        expected = "an even number, of which a block has half inside"
+        refuse("model.d_model", expected, model.d_model)
+    if model.kernel % 2 == 0:
+        expected = "an odd number: the encoder reads as far to each side"
+        refuse("model.kernel", expected, model.kernel)
 
 
 _OF_LUONG = {
@@ -130,6 +195,18 @@ def _check_recurrent(model: Recurrent) -> None:
         refuse("model.window", expected, model.window)
     if (model.score == "location") != bool(model.max_positions):
         expected = "above 0 with score location, else 0"
+        refuse("model.max_positions", expected, model.max_positions)
+
+
+def _check_convolutional(model: Convolutional, longest: int) -> None:
+    if model.tying != "none" and model.embedding != model.d_model:
+        expected = f"model.d_model = {model.d_model} where tables are tied"
+        refuse("model.embedding", expected, model.embedding)
+    if not all(layer.kernel % 2 for layer in convolutions(model.encoder)):
+        expected = "odd kernels, which reach as far to both sides"
+        refuse("model.encoder", expected, model.encoder)
+    if model.max_positions < longest:
+        expected = f"at least data.max_length = {longest}"
         refuse("model.max_positions", expected, model.max_positions)
 
 

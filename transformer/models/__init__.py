@@ -11,13 +11,17 @@ import jax.numpy as jnp
 
 from transformer import config
 from transformer.config import Config
-from transformer.models import rnn, stacks, transformer
-from transformer.models.modules import transposed_kernels
+from transformer.models import bytenet, convs2s, rnn, stacks, transformer
 from transformer.nn import dropout
 from transformer.nn.hardware import Hardware, arranged
 from transformer.parallel import Rules
 
-MODELS: dict[str, Any] = {"transformer": transformer, "rnn": rnn}
+MODELS: dict[str, Any] = {
+    "transformer": transformer,
+    "rnn": rnn,
+    "convs2s": convs2s,
+    "bytenet": bytenet,
+}
 
 
 class Model(Protocol):
@@ -50,6 +54,9 @@ class Model(Protocol):
     @property
     def init(self) -> Callable[..., Any]:
         """Draw variables, as Flax has it."""
+
+    def search_variables(self, params: Any) -> Any:
+        """Return variables of ``start`` and ``step``, as a search reads them."""
 
     def encode(self, source: jax.Array, key: Any = None) -> Any:
         """Read a source (B, S); first of the result are its states (B, S, .)."""
@@ -156,7 +163,7 @@ def attention_weights(
 
 def search_variables(model: Model, params: Any) -> Any:
     """Return the variables of ``start``, stored as a search reads them."""
-    return transposed_kernels(params, model.operands)
+    return model.search_variables(params)
 
 
 def start(

@@ -16,7 +16,8 @@ class Blocks(NamedTuple):
 
     The decoder's own are filled one position after another: the key of position m of
     beam j stands in slot ``m * J + j``, counted through all blocks, and is never moved.
-    Those of the source are one block of S slots.
+    Under a window they hold the last n positions, which is position m in place of m
+    modulo n. Those of the source are one block of S slots.
     """
 
     keys: tuple[jax.Array, ...]  # (B, H, K, L_i * J) each
@@ -59,10 +60,11 @@ def one_block(keys: jax.Array, values: jax.Array) -> Blocks:
 def extended(old: Blocks, new: KeysValues, slot: jax.Array) -> Blocks:
     """Put new keys (B, H, J, K) and values (B, H, J, W) into slots from one on."""
     starts = _starts(old.keys, axis=3)
+    reached = sum((slot >= start).astype(jnp.int32) for start in starts)
     return Blocks(
         _put(old.keys, new[0].swapaxes(2, 3), slot, axis=3),
         _put(old.values, new[1], slot, axis=2),
-        sum((slot >= start).astype(jnp.int32) for start in starts),
+        jnp.maximum(old.filled, reached),
     )
 
 
@@ -82,15 +84,24 @@ class Ancestors(NamedTuple):
         beams = beams.at[:, :, self.position].set(jnp.arange(count))
         return Ancestors(self.position + 1, beams)
 
-    def mask(self, window: int = 0) -> jax.Array:
-        """Return which slots each hypothesis may attend to, (B, 1, J, M * J)."""
+    def mask(self, window: int = 0, held: int = 0) -> jax.Array:
+        """Return which slots each hypothesis may attend to, (B, 1, J, n * J).
+
+        Args:
+          window: positions at most this far back are seen, 0 = all.
+          held: n, of the last positions where the cache has no others; 0 = all M.
+        """
         batch, count, length = self.beams.shape
-        now = self.position - 1
-        seen = jnp.arange(length) <= now
+        now, beams, positions = self.position - 1, self.beams, jnp.arange(length)
+        if 0 < held < length:
+            # In each place the last position that was put there, below 0 if none was.
+            positions = now - (now - jnp.arange(held)) % held
+            beams = jnp.take(beams, positions, axis=2, mode="clip")
+        seen = (positions >= 0) & (positions <= now)
         if window:
-            seen &= jnp.arange(length) >= now - window
-        mask = (self.beams[..., None] == jnp.arange(count)) & seen[:, None]
-        return mask.reshape(batch, 1, count, length * count)
+            seen &= positions >= now - window
+        mask = (beams[..., None] == jnp.arange(count)) & seen[:, None]
+        return mask.reshape(batch, 1, count, -1)
 
 
 def _starts(blocks, axis):

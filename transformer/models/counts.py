@@ -15,15 +15,29 @@ class Count(NamedTuple):
     vectors: int  # biases and norms
 
 
+def labels(c: config.Transformer) -> int:
+    """Return how many distances self-attention has a vector of, ``2 k + 1`` or 0."""
+    return 2 * c.clip + 1 if c.positions == "relative" else 0
+
+
 def layers_count(c: config.Transformer) -> Count:
     """Count both stacks: N layers of each, in a pair 3 attentions and 5 norms.
 
-    An attention has matrices of ``D h (2 d_k + 2 d_v)``, a feed-forward of ``2 D F``.
+    An attention has matrices of ``D h (2 d_k + 2 d_v)``, a feed-forward of ``2 D F``;
+    general scores have ``h d_k^2`` more, additive ones ``h d_k``, and with relative
+    positions self-attention tables of ``(2 k + 1) (d_k + d_v)``, or as many for each
+    head, with disentangled ones two more matrices of ``D h d_k`` in the encoder.
     """
     attention = 2 * c.d_model * c.heads * (c.d_k + c.d_v)
+    attention += c.heads * {"general": c.d_k**2, "additive": c.d_k}.get(c.score, 0)
     matrices = 3 * attention + 2 * 2 * c.d_model * c.d_ff
+    tables = c.heads if c.relative_heads == "per_head" else 1
+    matrices += 2 * tables * labels(c) * (c.d_k + c.d_v)
+    both = 2 * c.heads * c.d_k * (c.positions == "disentangled")
+    matrices += both * c.d_model
     biases = c.attention_bias * (c.heads * (2 * c.d_k + c.d_v) + c.d_model)
     vectors = 3 * biases + 2 * (c.d_ff + c.d_model) + 5 * 2 * c.d_model
+    vectors += c.attention_bias * both
     return Count(c.layers * matrices, c.layers * vectors)
 
 
@@ -36,6 +50,7 @@ def parameter_count(c: config.Transformer, vocabulary: int) -> Count:
     """
     rows = {"three": 1, "two": 2, "none": 3}[c.tying] * vocabulary
     rows += 2 * c.max_positions * (c.positions == "learned")
+    rows += 2 * c.clip * (c.positions == "disentangled")
     rows += TARGET_SPACES * c.target_space
     stacks = layers_count(c)
     ends = 4 * c.d_model * (c.norm == "pre")

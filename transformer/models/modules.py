@@ -41,6 +41,10 @@ class Base(nn.Module):
         """The dtype of the operands of products with parameters."""
         return self.kind.operands(self.config.dtype)
 
+    def search_variables(self, params: Any) -> Any:
+        """Return variables for ``apply`` that are stored as a search reads them."""
+        return transposed_kernels(params, self.operands)
+
 
 def kernel_of(
     module: nn.Module,
@@ -95,14 +99,16 @@ def transposed_kernels(params: Any, dtype: str) -> Any:
       with and without it, to rounding.
     """
 
-    def transpose(matrix: jax.Array) -> matmul.Transposed:
-        # Without the barrier the transposition would become a part of the products,
-        # which lack that form.
-        return matmul.Transposed(jax.lax.optimization_barrier(matrix.T.astype(dtype)))
-
     matrices = {
-        path: transpose(leaf)
+        path: transposed(leaf, dtype)
         for path, leaf in flatten_dict(params).items()
         if path[-1].startswith("kernel")
     }
     return {"params": params, "transposed": unflatten_dict(matrices)}
+
+
+def transposed(matrix: jax.Array, dtype: str) -> matmul.Transposed:
+    """Store a matrix (I, O) as (O, I) in ``dtype``."""
+    # Without the barrier the transposition would become a part of the products, which
+    # lack that form.
+    return matmul.Transposed(jax.lax.optimization_barrier(matrix.T.astype(dtype)))

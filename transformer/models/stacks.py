@@ -32,6 +32,20 @@ _KEPT = {
 }
 
 
+def recomputing(
+    apply: Callable[..., Any], remat: str, *, apart: bool
+) -> Callable[..., Any]:
+    """Let the backward pass of a layer recompute what ``remat`` names.
+
+    Args:
+      apply: the layer, of arrays only.
+      remat: see ``config.Parallel``.
+      apart: keep the compiler from merging that with what the forward pass computed;
+        in a scan it cannot.
+    """
+    return jax.checkpoint(apply, policy=_KEPT[remat], prevent_cse=apart)
+
+
 def run(
     apply: Callable[..., jax.Array],
     x: jax.Array,
@@ -62,7 +76,7 @@ def run(
     chosen = remat != "none" or (hardware.accelerator and not unrolled)
     if chosen and key is not None:
         # Scanned, nothing can be merged with what the forward pass has computed.
-        apply = jax.checkpoint(apply, policy=_KEPT[remat], prevent_cse=unrolled)
+        apply = recomputing(apply, remat, apart=unrolled)
     if unrolled:
         for i, each in enumerate(variables):
             x = apply(x, i, each, arguments, key)

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import functools
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from transformer import config
 from transformer.models.caches import Blocks, KeysValues
+from transformer.models.distances import THREE, Distances, Relation, biased
 from transformer.models.modules import LayerNorm, Linear, kernel_of
-from transformer.nn import attention, dropout, layers
+from transformer.nn import (
+    attention,
+    attention_window,
+    dropout,
+    layers,
+    relative,
+    scores,
+)
 from transformer.nn.hardware import Hardware
 
 
@@ -62,7 +72,8 @@ class MultiHeadAttention(nn.Module):
 
     ``MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O`` with
     ``head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)``; the h matrices of a kind stand
-    side by side in one of (D, H * K).
+    side by side in one of (D, H * K). ``additive`` scores have a vector for each head,
+    ``general`` ones a matrix, whose first values make them as large as scaled products.
     """
 
     config: config.Transformer
@@ -81,10 +92,28 @@ class MultiHeadAttention(nn.Module):
         self.key = project(c.heads * c.d_k, operand)
         self.value = project(c.heads * c.d_v, operand)
         self.output = project(c.d_model, "float32")
+        if c.score == "additive":
+            narrow = nn.initializers.normal(c.d_k**-0.5)
+            self.score_vector = self.param("score_vector", narrow, (c.heads, c.d_k))
+        if c.score == "general":
+            narrow = nn.initializers.normal(1 / c.d_k)
+            shape = c.heads, c.d_k, c.d_k
+            self.score_matrix = self.param("score_matrix", narrow, shape)
+        self.distances = Distances(c, self.hardware) if biased(c, self.kind) else None
 
-    def keys_values(self, x: jax.Array) -> KeysValues:
-        """Project what is attended to, (B, S, D), to (B, H, S, K) and (B, H, S, W)."""
-        return self._split(self.key(x)), self._split(self.value(x))
+    def keys_values(self, x: jax.Array, now: jax.Array | None = None) -> KeysValues:
+        """Project what is attended to, (B, S, D), to (B, H, S, K) and (B, H, S, W).
+
+        All of x stands at position ``now``, or at 0 to S - 1 where that is None.
+        """
+        return self._placed(self.key(x), now), self._split(self.value(x))
+
+    def _placed(self, x: jax.Array, now: jax.Array | None) -> jax.Array:
+        """Split queries or keys into heads, rotated where positions are."""
+        split = self._split(x)
+        if self.config.positions != "rotary" or self.kind == "cross":
+            return split
+        return relative.rotated(split, jnp.arange(x.shape[1]) if now is None else now)
 
     def _split(self, x: jax.Array) -> jax.Array:
         return attention.split_heads(checkpoint_name(x, "product"), self.config.heads)
@@ -95,35 +124,70 @@ class MultiHeadAttention(nn.Module):
         keys_values: KeysValues | Blocks,
         mask: attention.Mask | jax.Array,
         key: dropout.Key | None,
+        now: jax.Array | None = None,
+        vectors: jax.Array | None = None,
     ) -> jax.Array:
-        """Attend from each of (B, T, D), to blocks by a dense mask: (B, T, D)."""
+        """Attend from each of (B, T, D), to blocks by a dense mask: (B, T, D).
+
+        All of x stands at position ``now``, or at 0 to T - 1 where that is None.
+        Disentangled positions need the ``vectors`` of distances (2 T - 1, D).
+        """
         c = self.config
-        query, score = self._split(self.query(x)), attention.SCORES[c.score]
+        query, score = self._compared(self._placed(self.query(x), now))
+        query, (bias, beside) = self._related(query, keys_values[0], now, vectors)
         if isinstance(keys_values, Blocks):
             assert not isinstance(mask, attention.Mask)
             keys, values, filled = keys_values
-            output = attention.block_attention(query, keys, values, mask, filled, score)
+            output = attention.block_attention(
+                query, keys, values, mask, filled, score, bias, beside
+            )
             return self._joined(output)
         assert isinstance(mask, attention.Mask)
         lengths = query.shape[2], keys_values[0].shape[2]
         # Neither the weights nor a part of them is wanted: they need not exist.
+        maps = self.is_mutable_collection("attention")
         dropped = key is not None and c.attention_dropout > 0
-        if not dropped and not self.is_mutable_collection("attention"):
-            if kernel := attention_kernel(c, self.hardware, lengths, mask):
+        if not dropped and not maps:
+            if kernel := attention_kernel(c, self.hardware, lengths, mask, self.kind):
                 output = attention.fused_attention(
                     query, *keys_values, mask, attention.FUSED_SCALES[c.score], kernel
                 )
                 return self._joined(output)
+        how: Any = {"score": score, "dropout_rate": c.attention_dropout, "key": key}
+        if not maps and not bias and attention_window.pays(lengths[0], mask.window):
+            output = attention_window.window_attention(query, *keys_values, mask, **how)
+            return self._joined(output)
         output, weights = attention.attention(
             query,
             *keys_values,
             mask.dense(*lengths),
-            score=score,
-            dropout_rate=c.attention_dropout,
-            key=key,
+            bias=bias(lengths[1]) if bias else None,
+            beside=beside,
+            **how,
         )
         self.sow("attention", self.kind, weights)
         return self._joined(output)
+
+    def _compared(self, query: jax.Array) -> tuple[jax.Array, attention.Score]:
+        """Return queries (B, H, T, K) and what compares them with keys."""
+        name = self.config.score
+        if name == "additive":
+            return query, functools.partial(
+                scores.additive_head_scores, v=self.score_vector
+            )
+        if name == "general":
+            query = scores.general_queries(query, self.score_matrix)
+            return checkpoint_name(query, "product"), attention.dot_product_scores
+        return query, attention.SCORES[name]
+
+    def _related(self, query, key, now, vectors):
+        """Return the queries, scaled as scores of several terms are, and a relation."""
+        if self.distances is None:
+            return query, Relation()
+        if vectors is None:
+            return query, self.distances(query, now)
+        relation = self.distances.disentangled(query, key, vectors)
+        return query * THREE**-0.5, relation
 
     def _joined(self, output: jax.Array) -> jax.Array:
         """Join heads (B, H, T, W) and project them to (B, T, D)."""
@@ -137,6 +201,7 @@ def attention_kernel(
     hardware: Hardware,
     lengths: tuple[int, int],
     mask: attention.Mask,
+    kind: str = "cross",
 ) -> Literal["cudnn", "pallas"] | None:
     """Return whose kernel attention is where no weights are due, None = written out.
 
@@ -145,7 +210,10 @@ def attention_kernel(
       hardware: where it is computed.
       lengths: T and S.
       mask: which keys each query may attend to.
+      kind: whose attention it is, "encoder", "decoder" or "cross".
     """
+    if biased(c, kind):
+        return None
     dtype = hardware.attention_operands(c.dtype)
     return attention.fused_kernel(
         hardware, dtype, c.score, c.heads, c.d_k, c.d_v, lengths, mask

@@ -19,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer import config
-from transformer.models import stacks
+from transformer.models import distances, stacks
 from transformer.models.caches import (
     Ancestors,
     Blocks,
@@ -49,7 +49,7 @@ class Cache(NamedTuple):
     """What decoding remembers between two steps, for B sentences of J beams each."""
 
     ancestors: Ancestors
-    own: tuple[Blocks, ...]  # N, of M positions each
+    own: tuple[Blocks, ...]  # N, of M positions each or, under a window, the last
     memory: tuple[Blocks, ...]  # N, of the source
     memory_mask: jax.Array  # (B, 1, 1, S)
 
@@ -66,12 +66,12 @@ class EncoderLayer(nn.Module):
         self.residual_1 = Residual(self.config)
         self.residual_2 = Residual(self.config)
 
-    def __call__(self, x, mask, key):
+    def __call__(self, x, mask, vectors, key):
         k = [dropout.fold_in(key, i) for i in range(4)]
 
         def attend(y):
             keys_values = self.self_attention.keys_values(y)
-            return self.self_attention(y, keys_values, mask, k[0])
+            return self.self_attention(y, keys_values, mask, k[0], vectors=vectors)
 
         x = self.residual_1(x, attend, k[1])
         return self.residual_2(x, lambda y: self.feed_forward(y, k[2]), k[3])
@@ -82,8 +82,8 @@ class DecoderLayer(nn.Module):
 
     The same code runs over a whole target and, with a cache, over one position: then
     the beams of a sentence take the place of the positions, the memory is what the
-    cache holds of it, and ``remember`` puts the new keys and values into the cache and
-    returns all of them.
+    cache holds of it, ``remember`` puts the new keys and values into the cache and
+    returns all of them, and ``now`` is the one position.
     """
 
     config: config.Transformer
@@ -97,14 +97,16 @@ class DecoderLayer(nn.Module):
         self.residual_2 = Residual(self.config)
         self.residual_3 = Residual(self.config)
 
-    def __call__(self, x, mask, memory, memory_mask, key, remember=lambda kv: kv):
+    def __call__(
+        self, x, mask, memory, memory_mask, key, remember=lambda kv: kv, now=None
+    ):
         k = [dropout.fold_in(key, i) for i in range(6)]
         if not isinstance(memory, Blocks):
             memory = self.cross_attention.keys_values(memory)
 
         def attend(y):
-            keys_values = remember(self.self_attention.keys_values(y))
-            return self.self_attention(y, keys_values, mask, k[0])
+            keys_values = remember(self.self_attention.keys_values(y, now))
+            return self.self_attention(y, keys_values, mask, k[0], now)
 
         def attend_to_source(y):
             return self.cross_attention(y, memory, memory_mask, k[2])
@@ -123,8 +125,13 @@ PARTITION: Rules = {
     "output": ("tensor", "fsdp"),  # (V, D)
     "(source|target)_positions": (None, "fsdp"),  # (positions, D)
     "target_space": (None, "fsdp"),  # (spaces, D)
+    "source_distances": (None, "fsdp"),  # (labels, D)
+    "distances[.](key|value)": (None, None),  # (labels, K)
+    "distances[.](key|value)_per_head": (None, "tensor"),  # (labels, H * K)
     "(query|key|value)[.]kernel": ("fsdp", "tensor"),  # (D, H * K)
     "(query|key|value)[.]bias": ("tensor",),  # (H * K,)
+    "score_vector": ("tensor", None),  # (H, K)
+    "score_matrix": ("tensor", None, None),  # (H, K, K)
     "output[.]kernel": ("tensor", "fsdp"),  # (H * W, D)
     "output[.]bias": (None,),  # (D,)
     "kernel_1": ("fsdp", "tensor"),  # (D, F)
@@ -182,6 +189,8 @@ class Transformer(Base):
         if c.positions == "learned":
             self.source_positions = table("source_positions", c.max_positions)
             self.target_positions = table("target_positions", c.max_positions)
+        if c.positions == "disentangled":
+            self.source_distances = table("source_distances", 2 * c.clip)
         if c.target_space:
             self.target_space = table("target_space", TARGET_SPACES)
         self.encoder = [EncoderLayer(c, self.kind) for _ in range(c.layers)]
@@ -213,7 +222,12 @@ class Transformer(Base):
             x = x + self.target_space[0]
         x = self._place(x, self._positions(source.shape[1], "source"), key)
         mask = attention.Mask(source, window=self.config.window)
-        x = self._run("encoder", x, (mask,), key)
+        vectors = None
+        if self.config.positions == "disentangled":
+            vectors = distances.vectors(
+                self.config, self.source_distances, source.shape[1]
+            )
+        x = self._run("encoder", x, (mask, vectors), key)
         if self.config.norm == "pre":
             x = self.encoder_norm(x)
         return Memory(x, attention.Mask(source))
@@ -252,7 +266,7 @@ class Transformer(Base):
         c, batch = self.config, source.shape[0]
         dtype = self.kind.attention_operands(c.dtype)
         memory = self.encode(source)
-        slots = [size * beams for size in block_sizes(length)]
+        slots = [size * beams for size in block_sizes(self._held(length))]
         ancestors = jnp.zeros((batch, beams, length), jnp.int32)
         return Cache(
             ancestors=Ancestors(jnp.zeros((), jnp.int32), ancestors),
@@ -282,18 +296,19 @@ class Transformer(Base):
         """
         now, (_, beams, length) = cache.ancestors.position, cache.ancestors.beams.shape
         ancestors = cache.ancestors.follow(parents)
-        mask = ancestors.mask(self.config.window)
+        held = self._held(length)
+        mask = ancestors.mask(self.config.window, held)
         positions = self._positions(length, "target")
         place = None if positions is None else positions[now]
         x = self._place(layers.embed(ids, self.target_table), place, None)
         own: list[Blocks] = []
 
         def remember(new: KeysValues) -> Blocks:
-            own.append(extended(cache.own[len(own)], new, now * beams))
+            own.append(extended(cache.own[len(own)], new, now % held * beams))
             return own[-1]
 
         for layer, memory in zip(self.decoder, cache.memory, strict=True):
-            x = layer(x, mask, memory, cache.memory_mask, None, remember)
+            x = layer(x, mask, memory, cache.memory_mask, None, remember, now)
         if self.config.norm == "pre":
             x = self.decoder_norm(x)
         return self.logits(x), cache._replace(ancestors=ancestors, own=tuple(own))
@@ -314,13 +329,22 @@ class Transformer(Base):
             apply, x, variables, stacked, arguments, key, self.remat, self.kind
         )
 
+    def _held(self, length: int) -> int:
+        """Return of how many of M positions the cache holds keys and values."""
+        c = self.config
+        # What is added to embeddings is in the keys: they may stand in any order.
+        added = c.positions in ("none", "learned", *positions.POSITIONS)
+        return min(length, c.window + 1) if c.window and added else length
+
     def _positions(self, length: int, side: str) -> jax.Array | None:
         """Return what is added to embeddings at each position, (length, D)."""
         c = self.config
-        if c.positions == "none":
-            return None
-        if c.positions != "learned":
+        if c.positions == "disentangled" and side == "target":
+            return positions.sinusoidal_positions(length, c.d_model)
+        if c.positions in positions.POSITIONS:
             return positions.POSITIONS[c.positions](length, c.d_model)
+        if c.positions != "learned":
+            return None  # there are none, or attention alone knows them
         table = self.source_positions if side == "source" else self.target_positions
         # Beyond the table, which no training pair reaches, its last row serves on.
         return table[jnp.minimum(jnp.arange(length), c.max_positions - 1)]

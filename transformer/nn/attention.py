@@ -163,6 +163,7 @@ def attention(
     mask: jax.Array | None = None,
     *,
     bias: jax.Array | None = None,
+    beside: Callable[[jax.Array], jax.Array] | None = None,
     score: Score = scaled_dot_product_scores,
     dropout_rate: float = 0.0,
     key: dropout.Key | None = None,
@@ -176,6 +177,8 @@ def attention(
       mask: boolean, broadcastable to (B, H, T, S); None allows everything.
       bias: added to the scores, broadcastable to (B, H, T, S): what a relative position
         adds, say (Raffel et al., arXiv:1910.10683, section 2.1); None = 0.
+      beside: makes of the weights that are left what is added to the output, as the
+        second term of Shaw et al. is (arXiv:1803.02155, equation 3); None = 0.
       score: how queries are compared with keys.
       dropout_rate: share of the weights that is zeroed.
       key: dropout key, None for evaluation.
@@ -188,7 +191,8 @@ def attention(
         scores = scores + bias
     weights = attention_weights(scores, mask)
     kept = dropout.dropout(weights, dropout_rate, key)
-    return _weigh(kept, v), weights
+    output = _weigh(kept, v)
+    return output if beside is None else output + beside(kept), weights
 
 
 def block_attention(
@@ -198,6 +202,8 @@ def block_attention(
     mask: jax.Array,
     filled: jax.Array,
     score: Score = scaled_dot_product_scores,
+    bias: Callable[[int], jax.Array] | None = None,
+    beside: Callable[[jax.Array], jax.Array] | None = None,
 ) -> jax.Array:
     """Attend as ``attention`` does, to keys that fill one block after another.
 
@@ -211,6 +217,9 @@ def block_attention(
       mask: boolean, broadcastable to (B, H, T, S), False beyond the filled blocks.
       filled: () how many blocks are, at least 1.
       score: how queries are compared with keys.
+      bias: what is added to the scores of so many positions, the first, broadcastable
+        to (B, H, T, positions); None = 0.
+      beside: makes of their weights what is added to the output; None = 0.
 
     Returns:
       The output (B, H, T, W).
@@ -218,12 +227,14 @@ def block_attention(
     ends = list(itertools.accumulate(block.shape[3] for block in keys))
 
     def attend(count, q, keys, values, mask):
-        scores = [score(q, block.swapaxes(2, 3)) for block in keys[:count]]
-        weights = attention_weights(
-            jnp.concatenate(scores, axis=-1), mask[..., : ends[count - 1]]
-        )
+        parts = [score(q, block.swapaxes(2, 3)) for block in keys[:count]]
+        scores = jnp.concatenate(parts, axis=-1)
+        if bias is not None:
+            scores = scores + bias(ends[count - 1])
+        weights = attention_weights(scores, mask[..., : ends[count - 1]])
         shares = jnp.split(weights, ends[: count - 1], axis=-1)
-        return sum(map(_weigh, shares, values[:count]))
+        output = sum(map(_weigh, shares, values[:count]))
+        return output if beside is None else output + beside(weights)
 
     # XLA would copy keys and values to join them; products of each block need no copy.
     choices = [functools.partial(attend, i + 1) for i in range(len(keys))]
@@ -305,8 +316,9 @@ def _pallas_attention(q, k, v, mask, scale):
     return split_heads(output, heads)
 
 
-# The scale of the scores that the fused kernels can make.
-FUSED_SCALES = {"scaled_dot": None, "dot": 1.0}
+# The scale of the scores that the fused kernels can make; "general" is a product of
+# what ``scores.general_queries`` returns.
+FUSED_SCALES = {"scaled_dot": None, "dot": 1.0, "general": 1.0}
 
 
 def fused_kernel(
@@ -330,7 +342,7 @@ def fused_kernel(
     Args:
       hardware: where it would run.
       dtype: of the operands of the products.
-      score: a key of ``SCORES``.
+      score: ``config.Transformer.score``.
       heads: H.
       d_k: width of a key.
       d_v: width of a value.

@@ -1,9 +1,11 @@
-"""Scores of attention between a decoder's state and the annotations of a source."""
+"""Scores of attention that are more than a product, of one head and of several."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+
+from transformer.nn import matmul
 
 _NEVER = -1e30  # finite, so that a row without any source has finite weights
 
@@ -22,6 +24,58 @@ def additive_scores(queries: jax.Array, keys: jax.Array, v: jax.Array) -> jax.Ar
     Source: Bahdanau et al., arXiv:1409.0473, A.1.2.
     """
     return jnp.tanh(queries[:, :, None] + keys[:, None]) @ v
+
+
+def additive_head_scores(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """Score as ``additive_scores`` does, in each head by a vector of its own.
+
+    ``tanh(q_t + k_s) . v`` has K numbers a pair. They are made for a few queries at a
+    time, and again in the backward pass: none is kept, and a cache holds some of them.
+
+    Args:
+      q: x W of each head (B, H, T, K).
+      k: y U of each head (B, H, S, K).
+      v: (H, K).
+
+    Returns:
+      Scores (B, H, T, S), float32.
+
+    Source: Bahdanau et al., arXiv:1409.0473, A.1.2.
+    """
+    (batch, heads, length, width), keys = q.shape, k.shape[2]
+    most = min(max(_AT_A_TIME // (batch * heads * keys * width), 1), length)
+    count = next(n for n in range(most, 0, -1) if length % n == 0)
+
+    @jax.checkpoint
+    def compare(q: jax.Array) -> jax.Array:
+        sums = q[:, :, :, None].astype(jnp.float32) + k[:, :, None]
+        inner = jnp.tanh(sums).astype(q.dtype)
+        return matmul.einsum("bhtsk,hk->bhts", inner, v.astype(q.dtype))
+
+    if count == length:
+        return compare(q)
+    parts = q.reshape(batch, heads, -1, count, width).transpose(2, 0, 1, 3, 4)
+    scores = jax.lax.map(compare, parts).transpose(1, 2, 0, 3, 4)
+    return scores.reshape(batch, heads, length, keys)
+
+
+_AT_A_TIME = 2**20  # numbers: 4 MB, which the caches of a CPU's core hold most of
+
+
+def general_queries(q: jax.Array, matrices: jax.Array) -> jax.Array:
+    """Transform queries so that a product scores them, ``q W . k`` (each head its W).
+
+    Args:
+      q: (B, H, T, K).
+      matrices: W (H, K, K).
+
+    Returns:
+      q W (B, H, T, K), in the dtype of q.
+
+    Source: Luong et al., arXiv:1508.04025, equation 8, "general".
+    """
+    product = matmul.einsum("bhtk,hkl->bhtl", q, matrices.astype(q.dtype))
+    return product.astype(q.dtype)
 
 
 def softmax_over(scores: jax.Array, real: jax.Array) -> jax.Array:

@@ -28,6 +28,7 @@ KEYS = {
     "relu_dropout": "model.relu_dropout",
     "label_smoothing": "loss.smoothing",
     "positions": "model.positions",
+    "clip": "model.clip",
     "score": "model.score",
     "window": "model.window",
     "attention_bias": "model.attention_bias",
@@ -50,6 +51,7 @@ BASE: Mapping[str, Any] = MappingProxyType(
         "relu_dropout": 0.0,
         "label_smoothing": 0.1,
         "positions": "sinusoidal",
+        "clip": -1,
         "score": "scaled_dot",
         "window": 0,
         "attention_bias": True,
@@ -123,11 +125,16 @@ TABLE3: Mapping[str, Row] = MappingProxyType(
         ),
         "no_positions": _row(None, None, None, positions="none"),
         "unscaled": _row(None, None, None, score="dot"),
+        "additive_score": _row(None, None, None, score="additive"),
+        "general_score": _row(None, None, None, score="general"),
         "window": _row(None, None, None, window=4),
         "no_attention_bias": _row(None, None, None, attention_bias=False),
         "pre_norm": _row(None, None, None, norm="pre"),
         "attention_dropout": _row(None, None, None, attention_dropout=0.1),
         "relu_dropout": _row(None, None, None, relu_dropout=0.1),
+        "relative": _row(None, None, None, positions="relative", clip=16),
+        "rotary": _row(None, None, None, positions="rotary"),
+        "alibi": _row(None, None, None, positions="alibi"),
     }
 )
 

@@ -1,4 +1,4 @@
-"""BLEU by the length of the source, of any number of runs side by side."""
+"""BLEU, or exact translations, by the length of the source: runs side by side."""
 
 from __future__ import annotations
 
@@ -15,20 +15,24 @@ from transformer.pictures.tables import page as tables_page
 from transformer.run import folder, measured
 from transformer.run.measured import Measured
 
+EXACT = "exact"  # in the place of a variant of BLEU
+
 
 class Bins(NamedTuple):
-    """BLEU of runs in bins of source length.
+    """Scores of runs in bins of source length.
 
     Attributes:
       labels: of the bins that have sentences, "1-5", the last one "31+".
       counts: their sentences.
-      scores: BLEU in each bin, by run.
-      signature: of BLEU, without the order and the number of lines.
+      measure: "BLEU", or "exact, %".
+      scores: by that measure in each bin, by run.
+      signature: of BLEU, without the order and the number of lines, or what is exact.
       checkpoints: which parameters of each run were measured.
     """
 
     labels: list[str]
     counts: list[int]
+    measure: str
     scores: dict[str, list[float]]
     signature: str
     checkpoints: dict[str, str]
@@ -62,7 +66,8 @@ def by_length(workdirs: Sequence[Path], edges: Sequence[int], variant: str) -> B
     Args:
       workdirs: folders of runs with results on one test set.
       edges: the most words of each bin but the last, which has no end.
-      variant: of BLEU, one of ``bleu.VARIANTS``: of all sentences of a bin together.
+      variant: of BLEU, one of ``bleu.VARIANTS``: of all sentences of a bin together;
+        or "exact", the share of translations whose words are those of the reference.
 
     Raises:
       UserError: if a folder has no results, or those of another test set.
@@ -74,9 +79,10 @@ def by_length(workdirs: Sequence[Path], edges: Sequence[int], variant: str) -> B
     signature = ""
     for name, run in zip(folder.names(workdirs), runs, strict=True):
         found = [_score(run, inside, variant) for inside in rows.values()]
-        scores[name] = [score.value for score in found]
-        signature = found[0].signature.partition("|order:")[0]
+        scores[name] = [value for value, _ in found]
+        signature = found[0][1].partition("|order:")[0]
     return Bins(
+        measure="exact, %" if variant == EXACT else "BLEU",
         labels=[_label(edges, number) for number in rows],
         counts=[len(inside) for inside in rows.values()],
         scores=scores,
@@ -110,14 +116,20 @@ def _words(run: Measured, source: str) -> int:
     return sum(not piece.endswith("@@") for piece in pieces)
 
 
-def _score(run: Measured, rows: Sequence[int], variant: str) -> bleu.Score:
-    translations, references = run.translations, run.references
-    return bleu.corpus_bleu(
-        [translations[row] for row in rows],
-        [[references[row] for row in rows]],
+def _score(run: Measured, rows: Sequence[int], variant: str) -> tuple[float, str]:
+    """Return the score of some sentences, and its signature."""
+    translations = [run.translations[row] for row in rows]
+    references = [run.references[row] for row in rows]
+    if variant == EXACT:
+        share = 100 * bleu.exact_match(translations, references)
+        return share, "words equal to the reference"
+    score = bleu.corpus_bleu(
+        translations,
+        [references],
         variant,
         run.settings.data.target_language,
     )
+    return score.value, score.signature
 
 
 def _label(edges: Sequence[int], number: int) -> str:
@@ -147,10 +159,10 @@ def table(bins: Bins) -> Table:
     }
     used = ", ".join(f"{name}: {kinds[one]}" for name, one in bins.checkpoints.items())
     note = (
-        f"BLEU of all sentences of a bin together, {bins.signature}; words between "
-        f"white space, pieces of segmented text joined first. Measured were of {used}."
+        f"{bins.measure} of all sentences of a bin together, {bins.signature}; words "
+        f"between white space, pieces of segmented text joined first. Of {used}."
     )
-    return Table("BLEU by the length of the source", columns, rows, note)
+    return Table(f"{bins.measure} by the length of the source", columns, rows, note)
 
 
 def picture(bins: Bins) -> plots.Picture:
@@ -160,4 +172,4 @@ def picture(bins: Bins) -> plots.Picture:
         for label, count in zip(bins.labels, bins.counts, strict=True)
     ]
     x_label = "words of the source; below, sentences"
-    return plots.categories(x_label, "BLEU", ticks, bins.scores)
+    return plots.categories(x_label, bins.measure, ticks, bins.scores)

@@ -43,6 +43,7 @@ class Maps:
       layers: their numbers, from 1.
       heads: their numbers, from 1.
       weights: of each kind, (layers, heads, rows, columns).
+      single: whether the model's layers have one head each.
     """
 
     texts: dict[str, str]
@@ -52,6 +53,7 @@ class Maps:
     layers: list[int]
     heads: list[int]
     weights: dict[str, np.ndarray]
+    single: bool = False
 
 
 def show(
@@ -181,6 +183,7 @@ def look(
         weights={
             name: found_weights.weights[name][picked].clip(0, 1) for name in shown
         },
+        single=kinds[shown[0]][1] == 1,
     )
 
 
@@ -241,7 +244,8 @@ def picture(maps: Maps) -> plots.Picture:
     """Return the heads of one kind as heat maps, a row of the grid a layer.
 
     A single map of the decoder's attention to the source is an alignment: a row for
-    each piece that is written, and not for the one that is read before it.
+    each piece that is written, and not for the one that is read before it. Layers with
+    a single map each are followed by their mean.
     """
     ((kind, weights),) = maps.weights.items()
     if kind == "cross" and weights.shape[:2] == (1, 1):
@@ -254,6 +258,9 @@ def picture(maps: Maps) -> plots.Picture:
         ]
         for i, layer in enumerate(maps.layers)
     ]
+    if len(grid) > 1 and maps.single:
+        mean = plots.HeadMap("mean of the layers", weights[:, 0].mean(0).tolist())
+        grid.append([mean])
     return plots.head_maps(TITLES[kind].capitalize(), grid, rows, columns)
 
 

@@ -17,6 +17,9 @@ import jax.numpy as jnp
 from jax.extend import core
 
 from transformer import config, models
+from transformer.models import bytenet, counts
+from transformer.models.distances import biased
+from transformer.nn.attention_window import pays
 
 
 def traced(function: Callable[..., Any], *args: Any) -> int:
@@ -112,7 +115,13 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
 
     Of a Transformer by formula, ``2 * (products with parameters + 2 products an
     attention)``, each a sum over positions; see Table 1 for the terms in n^2 d and
-    n d^2. Of any other model in the traced forward pass, loops as often as they run.
+    n d^2. An additive score, ``tanh(..) . v``, is as many products as ``q . k``, a
+    general one transforms each query first; relative positions have 2 more in each
+    self-attention, of positions and 2 k + 1 labels; disentangled ones 2 in the encoder,
+    of positions and 2 S - 1 distances, and 2 that project these. A window is counted as
+    blocks of its size where they pay. Of a ByteNet, whose grid is no polynomial of S,
+    by formula too, ``2 (4 + k) d^2`` a block and column. Of any other model in the
+    traced forward pass, loops as often as they run.
 
     Args:
       settings: sizes.
@@ -124,21 +133,61 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
       Operations, 2 per multiply-add.
     """
     output = 2 * target * settings.d_model * vocabulary
+    if isinstance(settings, config.ByteNet):
+        finish = 2 * target * settings.d_model**2
+        return _dilated(settings, source, target) + finish + output
     if not isinstance(settings, config.Transformer):
         return _polynomial(_differences(settings), source, target) + output
     c = settings
     keys, values = c.heads * c.d_k, c.heads * c.d_v
     into, out = c.d_model * keys, values * c.d_model
+    into += keys * c.d_k * (c.score == "general")
     keys_values = c.d_model * (keys + values)
     inner = 2 * c.d_model * c.d_ff
-    encoder = source * (into + keys_values + out + inner + source * (keys + values))
+    labels = counts.labels(c) * (keys + values)
+    encoder = source * (into + keys_values + out + inner + labels)
+    encoder += _pairs(c, "encoder", source, 3) * (keys + values)
+    if c.positions == "disentangled":
+        encoder += 2 * (2 * source - 1) * source * keys
     decoder = (
-        target * (into + keys_values + out + target * (keys + values))
+        target * (into + keys_values + out + labels)
+        + _pairs(c, "decoder", target, 2) * (keys + values)
         + target * (into + out + source * (keys + values))
         + source * keys_values
         + target * inner
     )
-    return 2 * c.layers * (encoder + decoder) + output
+    return 2 * c.layers * (encoder + decoder) + _shared(c, source) + output
+
+
+def _shared(settings: config.Model, source: int) -> int:
+    """Count what all sentences of a batch share: projections of distances."""
+    c = settings
+    if not isinstance(c, config.Transformer) or c.positions != "disentangled":
+        return 0
+    return 2 * c.layers * 2 * (2 * source - 1) * c.d_model * c.heads * c.d_k
+
+
+def _pairs(c: config.Transformer, kind: str, length: int, blocks: int) -> int:
+    """Count the pairs of a query and a key of self-attention, one by one or by blocks.
+
+    Args:
+      c: sizes and choices.
+      kind: whose self-attention it is, "encoder" or "decoder".
+      length: n.
+      blocks: of keys that a block of queries meets.
+    """
+    every, r = length**2, c.window
+    if not r or biased(c, kind):
+        return every
+    near = -(-length // r) * blocks * r**2
+    return every + pays(length, r) * (near - every)
+
+
+def _dilated(c: config.ByteNet, source: int, target: int) -> int:
+    """Count the operations of the two stacks of a ByteNet."""
+    inner = c.d_model // 2
+    columns = bytenet.grid_columns(source, c.grid) + target
+    return 2 * c.sets * c.blocks * (4 + c.kernel) * inner**2 * columns
 
 
 def per_target_token(
@@ -217,6 +266,8 @@ def sequential_steps(
     * Recurrent: one for each token read by each layer of the encoder; for each token
       written as many as the decoder has cells one after the other: the layers of
       "luong" and "gnmt", 2 of "cgru", else 1. Words that are given save no step.
+    * ConvS2S: as of a Transformer, with the layers that each side has.
+    * ByteNet: as a Transformer, of whose layers its blocks take the place.
 
     Args:
       settings: of the model.
@@ -230,6 +281,8 @@ def sequential_steps(
     """
     if isinstance(settings, config.Transformer):
         return settings.layers * (1 + (1 if given else target))
+    if isinstance(settings, config.ByteNet):
+        return settings.sets * settings.blocks * (1 + (1 if given else target))
     if isinstance(settings, config.Recurrent):
         layers = settings.layers
         cells = {
@@ -240,7 +293,13 @@ def sequential_steps(
             "gnmt": layers,
         }
         return layers * source + cells[settings.member] * target
-    return config.refuse("model.kind", "transformer or rnn", settings.kind)
+    if isinstance(settings, config.Convolutional):
+        encoder, decoder = map(
+            config.convolutions, (settings.encoder, settings.decoder)
+        )
+        return len(encoder) + len(decoder) * (1 if given else target)
+    expected = "transformer, rnn, convs2s or bytenet"
+    return config.refuse("model.kind", expected, settings.kind)
 
 
 def train_step(
@@ -259,9 +318,10 @@ def train_step(
       vocabulary: V.
 
     Returns:
-      ``3 * B * forward``.
+      ``3 * B * forward``, less what sentences share.
     """
-    return 3 * rows * forward(settings, source, target, vocabulary)
+    whole = rows * forward(settings, source, target, vocabulary)
+    return 3 * (whole - (rows - 1) * _shared(settings, source))
 
 
 def recomputed(settings: config.Model, source: int, target: int, remat: str) -> int:
@@ -271,16 +331,42 @@ def recomputed(settings: config.Model, source: int, target: int, remat: str) -> 
       settings: sizes.
       source: S.
       target: T.
-      remat: ``parallel.remat``; "layers": both stacks, "dots": in each attention the
-        products with no parameter, ``h (d_k + d_v) n m`` of n queries and m keys.
+      remat: ``parallel.remat``; "layers": both stacks, of ConvS2S what later products
+        need of them; "dots": in each attention the products with no parameter,
+        ``h (d_k + d_v) n m`` of n queries and m keys, or labels of distances, of which
+        a ByteNet has none.
 
     Returns:
       Operations, 2 per multiply-add.
     """
     if remat == "none":
         return 0
+    if isinstance(settings, config.Convolutional):
+        return _recomputed_blocks(settings, source, target, remat)
+    if isinstance(settings, config.ByteNet):
+        return _dilated(settings, source, target) if remat == "layers" else 0
     if remat == "layers":
         return forward(settings, source, target, vocabulary=0)
-    pairs = source**2 + target**2 + source * target
     c = config.transformer(settings)
-    return 2 * c.layers * c.heads * (c.d_k + c.d_v) * pairs
+    pairs = _pairs(c, "encoder", source, 3) + _pairs(c, "decoder", target, 2)
+    pairs += source * target + counts.labels(c) * (source + target)
+    products = (c.d_k + c.d_v) * pairs
+    if c.positions == "disentangled":
+        products += 2 * c.d_k * source * (2 * source - 1)
+    return 2 * c.layers * c.heads * products
+
+
+def _recomputed_blocks(
+    c: config.Convolutional, source: int, target: int, remat: str
+) -> int:
+    """Count for ConvS2S; nothing needs the results of its residual maps and of W_o."""
+    sides = [config.convolutions(text) for text in (c.encoder, c.decoder)]
+    total = 2 * len(sides[1]) * source * target * c.embedding  # energies and sums
+    if remat == "layers":
+        for layers, length in zip(sides, (source, target), strict=True):
+            inputs = layers[0].width
+            for width, kernel in layers:
+                total += length * kernel * inputs * 2 * width
+                inputs = width
+        total += target * sum(layer.width for layer in sides[1]) * c.embedding
+    return 2 * total

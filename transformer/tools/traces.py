@@ -115,7 +115,8 @@ def choices(
     products = {"products": f"{dtype} x {dtype} -> float32"}
     if not isinstance(model, config.Transformer):
         return products  # attention of other kinds has no kernel to choose
-    kernel = sublayers.attention_kernel(model, hardware, lengths, Mask(causal=True))
+    mask = Mask(causal=True)
+    kernel = sublayers.attention_kernel(model, hardware, lengths, mask, "decoder")
     return {
         **products,
         "attention": f"one kernel, {kernel}" if kernel else "written out",

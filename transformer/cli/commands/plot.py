@@ -20,6 +20,7 @@ from transformer.cli.flags import (
 )
 from transformer.cli.start import start_devices
 from transformer.config import UserError
+from transformer.metrics.bleu import VARIANTS
 from transformer.pictures.plots import FORMS
 from transformer.pictures.tables import markdown
 
@@ -153,6 +154,11 @@ COMMAND = Command(
         "edges": text_flag(
             "the most words of a source in each bin but the last, which has no end",
             "5,10,15,20,25,30",
+        ),
+        "variant": choice_flag(
+            "of BLEU; or exact, the share of exact translations",
+            [*VARIANTS, "exact"],
+            "13a",
         ),
         "input": file_flag("file of words to place, one per line"),
     },

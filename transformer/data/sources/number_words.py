@@ -7,14 +7,13 @@ import functools
 import hashlib
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from transformer import config
 from transformer.config import UserError
 from transformer.data.sources.source import Checksums, Pair, Split
 
 _NUMBER_PAIRS = {"train": 40_000, "validation": 500, "test": 1_000}
-_DIGITS = range(1, 10)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +21,9 @@ class Numbers:
     """Number words of one language and of another.
 
     As many numbers of one digit as of nine, as far as there are: the short ones are
-    the words that the long ones are made of.
+    the words that the long ones are made of. With ``data.test_digits`` those of the
+    test are longer than the others, but for the round ones of that length, "seven
+    million", which train: else nothing would have taught the word.
     """
 
     data: config.Data
@@ -40,10 +41,20 @@ class Numbers:
     def numbers(self, split: Split) -> Iterator[int]:
         """Stream the distinct numbers of a split, for ever the same ones."""
         count = _NUMBER_PAIRS[split]
+        usual, longer = range(1, self.data.digits + 1), self._longer()
+        lengths = longer if split == "test" and longer else usual
+        own: Iterator[int]
+        own = (n for n in _all_numbers(lengths) if number_split(n) == split)
+        if split == "test" and longer:
+            own = (n for n in own if not _is_round(n))
         if split == "train":
             count = self.data.train_pairs or count
-        own = (n for n in _all_numbers(self.data.digits) if number_split(n) == split)
+            own = itertools.chain(_round_numbers(longer), own)
         return itertools.islice(own, count)
+
+    def _longer(self) -> range:
+        """Return the lengths in digits that only the test has."""
+        return range(self.data.digits + 1, self.data.test_digits + 1)
 
     def pairs(self, split: Split) -> Iterator[Pair]:
         languages = self.data.source_language, self.data.target_language
@@ -73,14 +84,34 @@ def number_split(number: int) -> Split:
     return {0: "validation", 1: "test"}.get(bucket, "train")  # type: ignore[return-value]
 
 
-def _all_numbers(most: int) -> Iterator[int]:
-    """Stream all numbers of up to ``most`` digits, one of every length in turn.
+def _round_numbers(lengths: range) -> Iterator[int]:
+    """Stream the numbers of at most three digits of a power of 1,000."""
+    for exponent in range(1, 3):
+        for leading in range(1, 1000):
+            number = leading * 1000**exponent
+            if len(str(number)) in lengths:
+                yield number
+
+
+def _is_round(number: int) -> bool:
+    """Return whether at most the first three digits are other than 0.
+
+    >>> [_is_round(n) for n in (12_000, 712_000_000, 1_700_000)]
+    [True, True, False]
+    """
+    while number >= 1000 and number % 1000 == 0:
+        number //= 1000
+    return number < 1000
+
+
+def _all_numbers(lengths: Iterable[int]) -> Iterator[int]:
+    """Stream all numbers of so many digits, one of every length in turn.
 
     Within d digits the k-th is k * step mod size: a step of about the golden section
     spreads any first few evenly, and one coprime to the size visits every number.
     """
     walks = []
-    for digits in [d for d in _DIGITS if d <= most]:
+    for digits in lengths:
         first = 10 ** (digits - 1) if digits > 1 else 0
         size = 10**digits - first
         step = round(size * 0.6180339887498949)

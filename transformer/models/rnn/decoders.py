@@ -18,7 +18,7 @@ from transformer import config
 from transformer.ids import BOS
 from transformer.models.modules import Linear, kernel_of
 from transformer.models.rnn.layers import Cell, State, all_named, named
-from transformer.nn import matmul, recurrent, scores
+from transformer.nn import dropout, matmul, recurrent, scores
 
 
 class Memory(NamedTuple):
@@ -52,8 +52,13 @@ class Decoder(Protocol):
     def held(self) -> Any:
         """Return the parameters of ``cell`` that are no matrices."""
 
-    def inputs(self, y: jax.Array, ids: jax.Array) -> Any:
-        """Return what a step takes of embeddings (B, J, m) of ids (B, J)."""
+    def inputs(
+        self, y: jax.Array, ids: jax.Array, key: dropout.Key | None = None
+    ) -> Any:
+        """Return what a step takes of embeddings (B, J, m) of ids (B, J).
+
+        With a key, dropout between the layers of ``cell`` is drawn here, for all steps.
+        """
 
     def weights(self) -> Mapping[str, matmul.Kernel]:
         """Return the matrices of ``cell``."""
@@ -117,7 +122,7 @@ class ConditionalGru(nn.Module):
         keys = self.keys(annotations)
         return Memory(annotations, keys, real, self.held()), state
 
-    def inputs(self, y, ids):
+    def inputs(self, y, ids, key=None):
         return self.first.gates(y)
 
     def weights(self):
@@ -199,7 +204,7 @@ class RnnSearch(nn.Module):
         keys = self.keys(annotations)
         return Memory(annotations, keys, real, self.held()), (state, context)
 
-    def inputs(self, y, ids):
+    def inputs(self, y, ids, key=None):
         return self.update.gates(y), (ids != BOS).astype(jnp.float32)
 
     def weights(self):
@@ -249,7 +254,7 @@ class FixedVector(nn.Module):
         memory = Memory(vector[:, None], self.context(vector)[:, None], real, None)
         return memory, jnp.tanh(self.begin(vector))
 
-    def inputs(self, y, ids):
+    def inputs(self, y, ids, key=None):
         return self.update.gates(y), (ids != BOS).astype(jnp.float32)
 
     def weights(self):

@@ -11,7 +11,13 @@ import jax.numpy as jnp
 from transformer import config
 from transformer.models.modules import Linear, kernel_of
 from transformer.models.rnn.decoders import Memory, Output, attend
-from transformer.models.rnn.layers import Cell, State, matrices_of_stack, named
+from transformer.models.rnn.layers import (
+    Cell,
+    State,
+    between,
+    matrices_of_stack,
+    named,
+)
 from transformer.nn import recurrent, scores
 
 RESIDUAL = 2  # the first layer, from 0, whose input is added to its output
@@ -60,8 +66,9 @@ class Gnmt(nn.Module):
         layers = first["backward"], *(states["forward"] for states in others)
         return memory, Stack(layers, jnp.zeros_like(annotations[:, 0]))
 
-    def inputs(self, y, ids):
-        return self.cells[0].gates(y)
+    def inputs(self, y, ids, key=None):
+        kept = between(self.cells, ids.shape, self.config.dropout, key)
+        return self.cells[0].gates(y), kept
 
     def weights(self):
         its = {"query": self.kernel_query, "context": self.kernel_context}
@@ -69,7 +76,8 @@ class Gnmt(nn.Module):
 
     @staticmethod
     def cell(multiply: Any, memory: Memory, state: Stack, x: Any):
-        gates = x + multiply("context", state.context)
+        gates, kept = x
+        gates += multiply("context", state.context)
         bottom = _lstm(multiply, 0, gates, state)
         energies = scores.additive_scores(
             multiply("query", bottom[0]), memory.keys, memory.held["energy"]
@@ -78,6 +86,7 @@ class Gnmt(nn.Module):
         layers, out = [bottom], bottom[0]
         for i in range(1, len(state.layers)):
             both = jnp.concatenate([out, context], axis=-1)
+            both = both * kept[i - 1] if kept else both
             gates = multiply(f"layer_{i}.input", both) + memory.held["cells"][i]
             layers.append(_lstm(multiply, i, gates, state))
             out = layers[-1][0] + (out if i >= RESIDUAL else 0.0)

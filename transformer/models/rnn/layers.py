@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer.models.modules import kernel_of
-from transformer.nn import layers, matmul, recurrent
+from transformer.nn import dropout, layers, matmul, recurrent
 
 State = tuple[jax.Array, ...]
 
@@ -108,6 +108,33 @@ def matrices_of_stack(cells: Sequence[Cell]) -> dict[str, matmul.Kernel]:
     """
     return all_named(
         {f"layer_{i}": cell.matrices(with_input=i > 0) for i, cell in enumerate(cells)}
+    )
+
+
+def between(
+    cells: Sequence[Cell], shape: tuple[int, ...], rate: float, key: dropout.Key | None
+) -> tuple[jax.Array, ...]:
+    """Return what the inputs of all cells but the lowest are multiplied by in training.
+
+    Dropout is drawn for all steps at once, outside the loop.
+
+    Args:
+      cells: of a stack, from the lowest.
+      shape: (B, T).
+      rate: of dropout.
+      key: None in evaluation.
+
+    Returns:
+      Of each cell but the lowest (B, T, m), 0 or ``1 / (1 - rate)``; nothing at all in
+      evaluation.
+
+    Source: Zaremba et al., arXiv:1409.2329, section 3.1.
+    """
+    if key is None or rate == 0.0:
+        return ()
+    return tuple(
+        dropout.dropout(jnp.ones((*shape, cell.width)), rate, dropout.fold_in(key, i))
+        for i, cell in enumerate(cells[1:])
     )
 
 

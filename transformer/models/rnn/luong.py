@@ -12,7 +12,13 @@ import jax.numpy as jnp
 from transformer import config
 from transformer.models.modules import kernel_of
 from transformer.models.rnn.decoders import Memory, Output, weighted
-from transformer.models.rnn.layers import Cell, State, matrices_of_stack, named
+from transformer.models.rnn.layers import (
+    Cell,
+    State,
+    between,
+    matrices_of_stack,
+    named,
+)
 from transformer.nn import matmul, recurrent, scores
 
 
@@ -84,8 +90,9 @@ class Luong(nn.Module):
         nothing = jnp.zeros((rows, self.config.d_model))
         return memory, Stack(layers, nothing, jnp.zeros(rows))
 
-    def inputs(self, y, ids):
-        return self.cells[0].gates(y)
+    def inputs(self, y, ids, key=None):
+        kept = between(self.cells, ids.shape, self.config.dropout, key)
+        return self.cells[0].gates(y), kept
 
     def weights(self):
         return matrices_of_stack(self.cells) | dict(self.matrices)
@@ -100,11 +107,13 @@ class Luong(nn.Module):
 
 def _step(its: config.Recurrent, multiply: Any, memory: Memory, state: Stack, x: Any):
     """Run the layers, attend, and join what both found."""
-    gates = x + multiply("feeding", state.fed) if its.feeding else x
+    gates, kept = x
+    if its.feeding:
+        gates += multiply("feeding", state.fed)
     layers: list[State] = []
     for i, (h, c) in enumerate(state.layers):
         if i:
-            below = layers[-1][0]
+            below = layers[-1][0] * kept[i - 1] if kept else layers[-1][0]
             gates = multiply(f"layer_{i}.input", below) + memory.held["cells"][i]
         layers.append(recurrent.lstm(gates, h, c, named(multiply, f"layer_{i}")))
     h = layers[-1][0]

@@ -117,7 +117,8 @@ class Rnn(Base):
         key = dropout.fold_in(key, 1)
         y = _dropped(self._embedded(inputs), self.config.dropout, key, 0)
         one = jax.tree.map(lambda x: x[:, None], state)  # one hypothesis, the target
-        xs = jax.tree.map(_by_time, self.decoder.inputs(y, inputs))
+        above = dropout.fold_in(key, 2)
+        xs = jax.tree.map(_by_time, self.decoder.inputs(y, inputs, above))
         _, outputs = recurrent.scan(
             self.decoder.cell, self.decoder.weights(), memory, one, xs, self.operands
         )

@@ -65,14 +65,21 @@ def _read(folders: Sequence[Path]) -> tuple[list[Measured], list[Path]]:
             )
         found |= {path.resolve(): path for path in below}
     paths = list(found.values())
-    unfinished = [path for path in paths if not run_folder.read_results(path)]
+    unfinished = [path for path in paths if not _has_ended(path)]
     finished = [measured.read(path) for path in paths if path not in unfinished]
     if not finished:
         raise UserError(
             f"--systems: expected a finished run, found {len(unfinished)} without "
-            "results; run transformer evaluate"
+            "results of its end; let it end"
         )
     return finished, unfinished
+
+
+def _has_ended(workdir: Path) -> bool:
+    """Return whether a run has results, of its end."""
+    results = run_folder.read_results(workdir)
+    settings = run_folder.read_settings(workdir)
+    return bool(results) and run_folder.are_of_the_end(workdir, settings, results)
 
 
 def _refuse(first: Measured, run: Measured) -> None:

@@ -6,6 +6,7 @@ Source: Korthikanti et al., arXiv:2205.05198; b bytes an operand, t ways of ``te
 from __future__ import annotations
 
 from transformer import config
+from transformer.models.counts import labels
 
 FLOAT = 4  # bytes of what is stored
 OPERAND = {"float32": 4, "bfloat16": 2}
@@ -31,6 +32,11 @@ def attention_bytes(
     return inner / tensor + b * queries * c.d_model
 
 
+def label_bytes(c: config.Transformer, positions: int, tensor: int) -> float:
+    """Return what relative positions keep, shares of labels: ``4 h n (2 k + 1)``."""
+    return FLOAT * c.heads * positions * labels(c) / tensor
+
+
 def feed_forward_bytes(c: config.Transformer, positions: int, tensor: int) -> float:
     """Return what it keeps, operands and signs: ``b n D + (b + 1) n F / t``."""
     b = OPERAND[c.dtype]
@@ -49,11 +55,13 @@ def layer_bytes(
     """Return what an encoder and a decoder layer keep for one sentence pair."""
     encoder = (
         attention_bytes(c, source, source, tensor)
+        + label_bytes(c, source, tensor)
         + feed_forward_bytes(c, source, tensor)
         + 2 * residual_bytes(c, source)
     )
     decoder = (
         attention_bytes(c, target, target, tensor)
+        + label_bytes(c, target, tensor)
         + attention_bytes(c, target, source, tensor)
         + feed_forward_bytes(c, target, tensor)
         + 3 * residual_bytes(c, target)

@@ -1,0 +1,51 @@
+"""Longer than trained: number words, by what tells a Transformer the positions.
+
+Trained on numbers of at most six digits and on round millions, which teach the word,
+tested on numbers of seven to nine digits: all their words are known, their order is
+that of shorter numbers, and no source was so long in training. The choice is that of
+``model.positions``; the table of learned positions ends with the training pairs, and
+what lies beyond has its last row, as evaluation says.
+
+    transformer train --config=experiments/length.py --workdir=runs/sinusoidal
+    transformer train --config=experiments/length.py:learned --workdir=runs/learned
+    transformer train --config=experiments/length.py:none --workdir=runs/none
+    transformer train --config=experiments/length.py:relative --workdir=runs/relative
+    transformer train --config=experiments/length.py:disentangled \\
+        --workdir=runs/disentangled
+    transformer train --config=experiments/length.py:rotary --workdir=runs/rotary
+    transformer train --config=experiments/length.py:alibi --workdir=runs/alibi
+    transformer plot --what=length --variant=exact --edges=8,10,12,14,16 \\
+        --workdir=runs/sinusoidal,runs/learned,runs/none --output=length.svg
+"""
+
+from typing import Any
+
+import number_words
+from ml_collections import ConfigDict
+
+LONGEST = 32  # tokens per side in training, EOS included
+# What a kind of position changes, beside its name.
+POSITIONS: dict[str, dict[str, Any]] = {
+    "sinusoidal": {},
+    "learned": {"model.max_positions": LONGEST},
+    "none": {},
+    "relative": {"model.clip": 16},
+    "disentangled": {"model.clip": 16},
+    "rotary": {},
+    "alibi": {},
+}
+
+
+def get_config(positions: str = "sinusoidal") -> ConfigDict:
+    """Return the configuration of a kind of position, one of ``POSITIONS``."""
+    if positions not in POSITIONS:
+        raise ValueError(f"expected :{', :'.join(POSITIONS)}, got :{positions}")
+    config = number_words.get_config()
+    config.name = f"length_{positions}"
+    config.data.digits = 6
+    config.data.test_digits = 9
+    config.data.max_length = LONGEST
+    config.decode.extra_tokens = 50
+    config.model.positions = positions
+    config.update_from_flattened_dict(POSITIONS[positions])
+    return config

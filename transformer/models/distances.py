@@ -1,0 +1,131 @@
+"""What self-attention is told of distances, beside queries, keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+
+from transformer import config
+from transformer.models.modules import Linear
+from transformer.nn import attention, layers, relative
+from transformer.nn.hardware import Hardware
+
+THREE = 3  # terms of a disentangled score, each of products of d_k numbers
+
+
+class Relation(NamedTuple):
+    """What distances change in one attention."""
+
+    # Of so many keys, the first: what is added to scores, broadcasting to (B, H, T, S).
+    bias: Callable[[int], jax.Array] | None = None
+    # Of weights (B, H, T, S): what is added to the output (B, H, T, W).
+    beside: Callable[[jax.Array], jax.Array] | None = None
+
+
+def biased(c: config.Transformer, kind: str) -> bool:
+    """Say whether scores have a bias, in the attentions of a kind."""
+    if c.positions == "disentangled":
+        return kind == "encoder"
+    return kind != "cross" and c.positions in ("relative", "alibi")
+
+
+def vectors(c: config.Transformer, table: jax.Array, length: int) -> jax.Array:
+    """Return the vector of each distance, -(T - 1) to T - 1, of a table (2 k, D).
+
+    They are learned as embeddings are, and as large: (2 T - 1, D).
+    """
+    rows = relative.disentangled_rows(length, c.clip, c.farthest)
+    return layers.embed(jnp.asarray(rows), table)
+
+
+class Distances(nn.Module):
+    """Makes the ``Relation`` of a self-attention whose scores are ``biased``."""
+
+    config: config.Transformer
+    hardware: Hardware
+
+    def setup(self):
+        if self.config.positions == "disentangled":
+            c = self.config
+            dtype = self.hardware.operands(c.dtype)
+            result = self.hardware.attention_operands(c.dtype)
+
+            def project():
+                return Linear(c.heads * c.d_k, dtype, c.attention_bias, result)
+
+            self.key, self.query = project(), project()
+        if self.config.positions == "relative":
+            self.of_keys = self._table("key", self.config.d_k)
+            self.of_values = self._table("value", self.config.d_v)
+
+    def _table(self, name: str, width: int) -> jax.Array:
+        """Return a vector of each label, (2 k + 1, W) or (H, 2 k + 1, W)."""
+        c, labels = self.config, 2 * self.config.clip + 1
+        limit = (6 / (labels + width)) ** 0.5  # Glorot's, of one head's table
+
+        def draw(key, shape):
+            return jax.random.uniform(key, shape, minval=-limit, maxval=limit)
+
+        if c.relative_heads == "shared":
+            return self.param(name, draw, (labels, width))
+        table = self.param(f"{name}_per_head", draw, (labels, c.heads * width))
+        return table.reshape(labels, c.heads, width).swapaxes(0, 1)
+
+    def disentangled(self, query: jax.Array, key: jax.Array, x: jax.Array) -> Relation:
+        """Relate queries and keys (B, H, T, K) by ``vectors`` x (2 T - 1, D)."""
+        c = self.config
+
+        def heads(y: jax.Array) -> jax.Array:
+            return attention.split_heads(checkpoint_name(y, "product")[None], c.heads)[
+                0
+            ]
+
+        scale = (THREE * c.d_k) ** -0.5
+        ours = heads(self.key(x)), heads(self.query(x))
+        return Relation(
+            lambda keys: relative.disentangled_bias(query, key, *ours) * scale
+        )
+
+    def __call__(self, query: jax.Array, now: jax.Array | None) -> Relation:
+        """Relate queries to the keys of the same sentence.
+
+        Args:
+          query: (B, H, T, K).
+          now: None where the T queries stand at positions 0 to T - 1, as the keys do;
+            else all stand at this one, T hypotheses of which each has the key of
+            position m in one of the slots m * T to m * T + T - 1.
+        """
+        c, count = self.config, query.shape[2]
+
+        def distances(keys: int) -> jax.Array:
+            places = jnp.arange(keys)
+            if now is None:
+                return places - jnp.arange(count)[:, None]
+            return (places // count - now)[None]
+
+        if c.positions == "alibi":
+            return Relation(lambda keys: relative.alibi_bias(c.heads, distances(keys)))
+        dtype = query.dtype.name
+        if c.score == "scaled_dot":
+            query = query * c.d_k**-0.5
+        scores = relative.shaw_scores(query, self.of_keys)
+
+        def bias(keys: int) -> jax.Array:
+            if now is None:
+                return relative.to_pairs(scores)
+            return scores[..., relative.slot_labels(distances(keys)[0], c.clip)]
+
+        def beside(weights: jax.Array) -> jax.Array:
+            if now is None:
+                shares = relative.from_pairs(weights, c.clip)
+            else:
+                labels = relative.slot_labels(distances(weights.shape[-1])[0], c.clip)
+                shares = relative.from_slots(weights, labels, c.clip, dtype)
+            return relative.shaw_values(shares, self.of_values, dtype)
+
+        return Relation(bias, beside)

@@ -1,0 +1,99 @@
+"""Convolutions over time as one product each, and what a model made of them needs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+import jax
+import jax.numpy as jnp
+
+
+def windows(x: jax.Array, kernel: int, *, causal: bool) -> jax.Array:
+    """Put side by side the k inputs that the result at each position depends on.
+
+    A convolution is then one product with a matrix (k D, O), whose first D rows belong
+    to the earliest input. Beyond both ends inputs are 0.
+
+    Args:
+      x: (B, T, D).
+      kernel: k; odd where it is not causal.
+      causal: whether the last of the k inputs is that at the position itself, and not
+        the one in the middle.
+
+    Returns:
+      (B, T, k D).
+
+    >>> windows(jnp.array([[[1.0], [2.0], [3.0]]]), 3, causal=False)[0].tolist()
+    [[0.0, 1.0, 2.0], [1.0, 2.0, 3.0], [2.0, 3.0, 0.0]]
+    """
+    before = kernel - 1 if causal else (kernel - 1) // 2
+    padded = jnp.pad(x, ((0, 0), (before, kernel - 1 - before), (0, 0)))
+    length = x.shape[1]
+    shifted = [padded[:, i : i + length] for i in range(kernel)]
+    return jnp.concatenate(shifted, axis=-1)
+
+
+def glu(x: jax.Array) -> jax.Array:
+    """Gate one half of the features by the other, ``A * sigmoid(B)`` of ``[A; B]``.
+
+    Args:
+      x: (..., 2 D).
+
+    Returns:
+      (..., D).
+
+    Source: Dauphin et al., arXiv:1612.08083, section 2.
+    """
+    linear, gate = jnp.split(x, 2, axis=-1)
+    return linear * jax.nn.sigmoid(gate)
+
+
+def norms(direction: jax.Array, axis: int = 0) -> jax.Array:
+    """Return the Euclidean norms ``||v||`` along an axis of a matrix."""
+    return jnp.sqrt(jnp.square(direction).sum(axis))
+
+
+def weight_norm(direction: jax.Array, gain: jax.Array, axis: int = 0) -> jax.Array:
+    """Return a matrix of given norms, ``W = g v / ||v||`` for each output unit.
+
+    Args:
+      direction: v (I, O), or (O, I) with axis 1.
+      gain: g (O,).
+      axis: that of the inputs.
+
+    Returns:
+      W, like v.
+
+    Source: Salimans and Kingma, arXiv:1602.07868, equation 2.
+    """
+    return direction * jnp.expand_dims(gain / norms(direction, axis), axis)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def scale_gradient(x: jax.Array, factor: float) -> jax.Array:
+    """Return x as it is, and multiply its gradient by a factor.
+
+    Source: Gehring et al., arXiv:1705.03122, section 3.5.
+    """
+    return x
+
+
+def _scale_forward(x, factor):
+    return x, None
+
+
+def _scale_backward(factor, _, gradient):
+    return (factor * gradient,)
+
+
+scale_gradient.defvjp(_scale_forward, _scale_backward)
+
+
+def reach(kernels: Iterable[int]) -> int:
+    """Return how many inputs a result depends on, ``1 + sum (k - 1)`` over layers.
+
+    >>> reach([3] * 15)
+    31
+    """
+    return 1 + sum(kernel - 1 for kernel in kernels)
