@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -82,6 +82,52 @@ def evaluate_held(
     prepared = prepare(settings, workdir)
     sized = sizes.here(settings, prepared.vocabulary.target.size)
     log(sizes.line(sized))
+    it = _evaluated(workdir, settings, prepared, step, average, log)
+    usual = split == "test" and it.usual
+    sources, references = prepared.texts(split)[0], prepared.references(split)
+    results, translations = _described(settings, split, it, average), {}
+    for name, params in it.models.items():
+        translator = Translator(sized, prepared.vocabulary, params, log)
+        results[name], translations[name] = _measure(
+            translator, prepared.corpora[split], sources, references, f"{split}, {name}"
+        )
+        steps = it.averaged if name == "average" else it.last
+        _report(name, steps, split, settings, results[name], log)
+    results["sentences"] = [
+        {"source": source, "reference": reference}
+        | {name: lines[i] for name, lines in translations.items()}
+        for i, (source, reference) in enumerate(zip(sources, references, strict=True))
+    ]
+    _show_samples(results["sentences"], list(translations)[-1], log)
+    if usual:
+        mean = it.models.get("average")
+        _keep_average(workdir, settings, prepared, it.averaged, mean)
+    path = folder.results_path(workdir, split, it.averaged)
+    if hosts.primary():
+        path = folder.write_results(workdir, results, usual)
+    hosts.barrier("results")
+    log(f"results: {path}")
+    return path
+
+
+class _Evaluated(NamedTuple):
+    """What of a run is evaluated."""
+
+    models: dict[str, Any]  # parameters of "last" or "best", and perhaps of "average"
+    last: int  # step of the checkpoint
+    newest: int  # step that the run has reached
+    averaged: list[int]  # steps
+    usual: bool  # the checkpoint and the average that nothing but the run decides
+
+
+def _evaluated(
+    workdir: Path,
+    settings: Config,
+    prepared: Prepared,
+    step: int | None,
+    average: int | None,
+    log: Callable[[str], None],
+) -> _Evaluated:
     name: str = settings.decode.checkpoint if step is None else "last"
     with Checkpoints(workdir / "checkpoints", settings.train.keep, log) as saved:
         newest, chosen = max(saved.steps(), default=0), chosen_step(settings, saved)
@@ -96,50 +142,26 @@ def evaluate_held(
     if name == "last" or average is not None:
         averaged = steps_to_average(workdir, settings, average, last)
         wanted = steps_to_average(workdir, settings, None, newest)
-    usual = split == "test" and last == final and averaged == wanted
     if len(averaged) > 1:
         models["average"] = averaged_params(workdir, settings, prepared, averaged, log)
-    results: dict[str, Any] = {
+    usual = last == final and averaged == wanted
+    return _Evaluated(models, last, newest, averaged, usual)
+
+
+def _described(
+    settings: Config, split: Split, it: _Evaluated, average: int | None
+) -> dict[str, Any]:
+    return {
         "split": split,
-        "step": last,
-        "trained": newest,
-        "averaged_steps": averaged,
+        "step": it.last,
+        "trained": it.newest,
+        "averaged_steps": it.averaged,
         "average_of": settings.decode.average if average is None else average,
         "beam": settings.decode.beam,
         "alpha": settings.decode.alpha,
         "length_penalty": settings.decode.length_penalty,
         "extra_tokens": settings.decode.extra_tokens,
     }
-    sources, references = prepared.texts(split)[0], prepared.references(split)
-    translations = {}
-    for name, params in models.items():
-        translator = Translator(sized, prepared.vocabulary, params, log)
-        measured, translations[name] = _measure(
-            translator, prepared.corpora[split], sources, references, f"{split}, {name}"
-        )
-        results[name] = measured
-        _report(
-            name,
-            averaged if name == "average" else last,
-            split,
-            settings,
-            measured,
-            log,
-        )
-    results["sentences"] = [
-        {"source": source, "reference": reference}
-        | {name: lines[i] for name, lines in translations.items()}
-        for i, (source, reference) in enumerate(zip(sources, references, strict=True))
-    ]
-    _show_samples(results["sentences"], list(translations)[-1], log)
-    if usual:
-        _keep_average(workdir, settings, prepared, averaged, models.get("average"))
-    path = folder.results_path(workdir, split, averaged)
-    if hosts.primary():
-        path = folder.write_results(workdir, results, usual)
-    hosts.barrier("results")
-    log(f"results: {path}")
-    return path
 
 
 def _measure(
