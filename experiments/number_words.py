@@ -14,7 +14,8 @@ numbers translated exactly, after at most 3 minutes on 2 CPU cores.
     transformer train --config=experiments/number_words.py:luong --workdir=runs/luong
     transformer train --config=experiments/number_words.py:encdec --workdir=runs/encdec
 
-``:convs2s`` is a convolutional one, with attention in both layers of its decoder.
+``:convs2s`` is a convolutional one, with attention in both layers of its decoder; it
+reaches 99 % as well.
 
     transformer train --config=experiments/number_words.py:convs2s \\
         --workdir=runs/convs2s
