@@ -5,6 +5,7 @@ import json
 import math
 import re
 import threading
+import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,6 +36,7 @@ from transformer.config import Config, UserError
 from transformer.data import batches
 from transformer.ids import BOS, EOS, PAD
 from transformer.prepare import prepare
+from transformer.run import provenance
 from transformer.run.checkpoints import Checkpoints
 from transformer.run.folder import read_settings
 
@@ -313,6 +315,7 @@ class Run(NamedTuple):
     said: list[str]
     logged: list[str]
     lines: list[dict[str, Any]]
+    first: str  # when the first step was shown
 
 
 @pytest.fixture(scope="module")
@@ -321,13 +324,21 @@ def run(tmp_path_factory):
     folder, workdir = (tmp_path_factory.mktemp(name) for name in ("data", "run"))
     settings = tiny_run(folder, **{"optimizer.scale": 4.0})
     said: list[str] = []
+    first: list[str] = []
+
+    def say(line: str) -> None:
+        said.append(line)
+        if line.startswith("step ") and not first:
+            first.append(provenance.now())
+            time.sleep(1)  # so that the end is another second
+
     with pytest.MonkeyPatch.context() as patch, compilations() as logged:
         patch.setattr(
             train, "evaluate_held", lambda workdir, log: workdir / "results.json"
         )
         patch.setattr(programs, "make_train_step", kept_train_step)
-        assert train.train(settings, workdir, said.append) == workdir / "results.json"
-    return Run(settings, workdir, said, logged, lines_of(workdir))
+        assert train.train(settings, workdir, say) == workdir / "results.json"
+    return Run(settings, workdir, said, logged, lines_of(workdir), *first)
 
 
 def plan_of(run: Run) -> batches.Batches:
@@ -476,7 +487,8 @@ def test_the_record_names_what_made_the_run(run):
     assert record["vocabulary_digest"] == prepared.vocabulary.digest
     assert record["data"] == prepared.checksums
     assert record["data"]["train"]
-    assert record["seed"] == 0 and record["ended"] >= record["started"]
+    assert record["seed"] == 0
+    assert record["started"] <= run.first < record["ended"]
     # What was taken is recorded; config.json keeps what was written, see below.
     assert run.settings.decode.tokens == 0
     assert record["sizes"] == {"loss.block": 16, "decode.tokens": 4096}

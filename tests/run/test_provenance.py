@@ -15,10 +15,18 @@ def test_the_record_of_a_run(tmp_path):
     sums = {"train": {"a.en": {"lines": 2, "sha256": "00"}}}
     sizes = {"loss.block": 512}
     claim = {"bytes": 0, "sha256": "ab"}
+    started = "2020-01-01T00:00:00+00:00"
 
     def written(settings, **more):
         write_run_record(
-            tmp_path, settings, "cafe", sums, **more, sizes=sizes, metrics=claim
+            tmp_path,
+            settings,
+            "cafe",
+            sums,
+            **more,
+            sizes=sizes,
+            metrics=claim,
+            started=started,
         )
         return read_record(tmp_path)
 
@@ -27,8 +35,7 @@ def test_the_record_of_a_run(tmp_path):
     assert first["metrics"] == claim and first["changes"] == []
     changed = dataclasses.replace(base(), seed=7)
     sizes = {"loss.block": 1024}  # it went on on another device
-    started = "2020-01-01T00:00:00+00:00"
-    record = written(changed, tokens=12, started=started, ended=True)
+    record = written(changed, tokens=12, ended=True)
     assert record["started"] == started
     assert record["ended"] > record["started"] and record["ended"].endswith("+00:00")
     assert record["seed"] == 7 and record["tokens"] == 12

@@ -19,7 +19,7 @@ from transformer.run import folder
 from transformer.run.checkpoints import Checkpoints, check_vocabulary
 from transformer.run.course import Course
 from transformer.run.history import Claim
-from transformer.run.provenance import write_run_record
+from transformer.run.provenance import now, write_run_record
 
 
 @dataclasses.dataclass
@@ -47,7 +47,7 @@ class Keeper:
     checkpoints: Checkpoints
     vocabulary: str
     checksums: Mapping[str, Any]
-    _started: str | None = None
+    _started: str = ""
     _changes: Sequence[Mapping[str, Any]] = ()
 
     @functools.cached_property
@@ -66,7 +66,7 @@ class Keeper:
     def begin(self, draw: Callable[[], Any], log: Callable[[str], None]) -> Any:
         """Return what to start or to resume from: state, target tokens, course."""
         before = folder.read_record(self.workdir)
-        self._started = before.get("started")
+        self._started = before.get("started") or now()
         if not self.checkpoints.steps():
             # Each device draws what it holds, sharded like a restored state.
             return sharded(draw, self.abstract)(), 0, Course()
@@ -75,9 +75,9 @@ class Keeper:
         log(f"resuming from step {step:,}")
         if not before:
             log(f"{self.workdir / 'record.json'}: none found, it begins anew")
-        now = _changes(metadata["config"], self.settings)
+        changed = _changes(metadata["config"], self.settings)
         earlier = [one for one in before.get("changes", []) if one["step"] < step]
-        self._changes = earlier + ([{"step": step, **now}] if now else [])
+        self._changes = earlier + ([{"step": step, **changed}] if changed else [])
         state = type(self.abstract)(**tree)
         if self._is_stacked:
             put = functools.partial(stacks.stack, self.model.stacks)

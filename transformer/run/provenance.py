@@ -22,6 +22,11 @@ _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 _LIBRARIES = re.compile(r"nvidia-|jax-cuda|jax-rocm|libtpu", re.IGNORECASE)
 
 
+def now() -> str:
+    """Return the time in UTC, to the second."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
 def write_run_record(
     workdir: Path,
     settings: config.Config,
@@ -32,7 +37,7 @@ def write_run_record(
     sizes: Mapping[str, int],
     metrics: Mapping[str, Any],
     changes: Sequence[Mapping[str, Any]] = (),
-    started: str | None = None,
+    started: str,
     ended: bool = False,
 ) -> None:
     """Write record.json: what a reader needs to make the run again.
@@ -46,10 +51,9 @@ def write_run_record(
       sizes: that were taken where the configuration leaves them to the device.
       metrics: size and digest of metrics.jsonl, see ``history.py``.
       changes: of the configuration, each with the step after which it holds.
-      started: when the run began, None = now.
+      started: when the run began, see ``now``.
       ended: the run is complete; else "ended" is null.
     """
-    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     here = machine()
     sealed.write_json(
         workdir / "record.json",
@@ -60,8 +64,8 @@ def write_run_record(
             "vocabulary_digest": vocabulary_digest,
             "data": checksums,
             "tokens": tokens,
-            "started": started or now,
-            "ended": now if ended else None,
+            "started": started,
+            "ended": now() if ended else None,
             "sizes": dict(sizes),
             "metrics": dict(metrics),
             "changes": list(changes),
