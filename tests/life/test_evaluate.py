@@ -69,8 +69,8 @@ SETTINGS = base(
 def few_numbers(patch: pytest.MonkeyPatch) -> None:
     """Let the source have few pairs, all of similar length: less is compiled."""
     patch.setattr(number_words, "_NUMBER_PAIRS", PAIRS)
-    every = number_words._all_numbers
-    patch.setattr(number_words, "_all_numbers", lambda lengths: every(range(3, 5)))
+    every = number_words._whole
+    patch.setattr(number_words, "_whole", lambda lengths: every(range(3, 5)))
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,8 @@ import functools
 import hashlib
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 from transformer import config
 from transformer.config import UserError
@@ -22,8 +23,9 @@ class Numbers:
 
     As many numbers of one digit as of nine, as far as there are: the short ones are
     the words that the long ones are made of. With ``data.test_digits`` those of the
-    test are longer than the others, but for the round ones of that length, "seven
-    million", which train: else nothing would have taught the word.
+    test are longer than the others, "seven million, two thousand and five", and no
+    group of three digits is 000. Of their lengths others train, with a group of 000,
+    "seven million and five": they teach the word, and are not longer than the rest.
     """
 
     data: config.Data
@@ -42,14 +44,15 @@ class Numbers:
         """Stream the distinct numbers of a split, for ever the same ones."""
         count = _NUMBER_PAIRS[split]
         usual, longer = range(1, self.data.digits + 1), self._longer()
-        lengths = longer if split == "test" and longer else usual
-        own: Iterator[int]
-        own = (n for n in _all_numbers(lengths) if number_split(n) == split)
         if split == "test" and longer:
-            own = (n for n in own if not _is_round(n))
+            every = (n for n in _numbers(_whole(longer)) if _has_no_empty_group(n))
+        else:
+            every = _numbers(
+                _whole(usual) + (_sparse(longer) if split == "train" else [])
+            )
         if split == "train":
             count = self.data.train_pairs or count
-            own = itertools.chain(_round_numbers(longer), own)
+        own = (n for n in every if number_split(n) == split)
         return itertools.islice(own, count)
 
     def _longer(self) -> range:
@@ -84,46 +87,74 @@ def number_split(number: int) -> Split:
     return {0: "validation", 1: "test"}.get(bucket, "train")  # type: ignore[return-value]
 
 
-def _round_numbers(lengths: range) -> Iterator[int]:
-    """Stream the numbers of at most three digits of a power of 1,000."""
-    for exponent in range(1, 3):
-        for leading in range(1, 1000):
-            number = leading * 1000**exponent
-            if len(str(number)) in lengths:
-                yield number
+class _Walk(NamedTuple):
+    """Numbers of one length, and how many there are."""
+
+    size: int
+    number: Callable[[int], int]  # of an index less than that
 
 
-def _is_round(number: int) -> bool:
-    """Return whether at most the first three digits are other than 0.
-
-    >>> [_is_round(n) for n in (12_000, 712_000_000, 1_700_000)]
-    [True, True, False]
-    """
-    while number >= 1000 and number % 1000 == 0:
-        number //= 1000
-    return number < 1000
+def _whole(lengths: Iterable[int]) -> list[_Walk]:
+    """Return all numbers of so many digits."""
+    firsts = [(10 ** (d - 1) if d > 1 else 0, 10**d) for d in lengths]
+    return [_Walk(end - first, first.__add__) for first, end in firsts]
 
 
-def _all_numbers(lengths: Iterable[int]) -> Iterator[int]:
-    """Stream all numbers of so many digits, one of every length in turn.
+def _sparse(lengths: Iterable[int]) -> list[_Walk]:
+    """Return numbers of so many digits of which one group of three, or both, is 000.
 
-    Within d digits the k-th is k * step mod size: a step of about the golden section
-    spreads any first few evenly, and one coprime to the size visits every number.
+    >>> walk, = _sparse([7])
+    >>> [walk.number(i) for i in (0, 1, 1997, 1998)]
+    [1000001, 1001000, 1999000, 2000001]
     """
     walks = []
     for digits in lengths:
-        first = 10 ** (digits - 1) if digits > 1 else 0
-        size = 10**digits - first
-        step = round(size * 0.6180339887498949)
-        while math.gcd(step, size) != 1:
+        groups = (digits - 1) // 3
+        first, end = (10 ** (digits - 1 - 3 * groups + more) for more in (0, 1))
+        if groups == 1:
+            walks.append(_Walk(end - first, lambda i, first=first: 1000 * (first + i)))
+        elif groups == 2:
+            walks.append(
+                _Walk((end - first) * 1998, functools.partial(_millions, first))
+            )
+    return walks
+
+
+def _millions(first: int, index: int) -> int:
+    """Return so many millions and thousands, or millions and what is less than 1,000."""
+    leading, rest = divmod(index, 1998)
+    return (first + leading) * 10**6 + (1 + rest // 2) * (1000 if rest % 2 else 1)
+
+
+def _has_no_empty_group(number: int) -> bool:
+    """Return whether no group of three digits is 000.
+
+    >>> [_has_no_empty_group(n) for n in (7_000_005, 7_005_000, 7_001_005)]
+    [False, False, True]
+    """
+    while number % 1000 and number > 1000:
+        number //= 1000
+    return number % 1000 != 0
+
+
+def _numbers(walks: Iterable[_Walk]) -> Iterator[int]:
+    """Stream the numbers of several walks, one of each in turn.
+
+    The k-th of a walk is at k * step mod size: a step of about the golden section
+    spreads any first few evenly, and one coprime to the size visits every number.
+    """
+    steps = []
+    for walk in walks:
+        step = round(walk.size * 0.6180339887498949)
+        while math.gcd(step, walk.size) != 1:
             step += 1
-        walks.append((first, size, step))
+        steps.append((walk, step))
     for k in itertools.count():
-        live = [walk for walk in walks if k < walk[1]]
+        live = [one for one in steps if k < one[0].size]
         if not live:
             return
-        for first, size, step in live:
-            yield first + k * step % size
+        for walk, step in live:
+            yield walk.number(k * step % walk.size)
 
 
 @functools.lru_cache(maxsize=1 << 17)  # the tokenizer and the corpus both read them
