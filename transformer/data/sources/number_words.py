@@ -43,21 +43,20 @@ class Numbers:
     def numbers(self, split: Split) -> Iterator[int]:
         """Stream the distinct numbers of a split, for ever the same ones."""
         count = _NUMBER_PAIRS[split]
-        usual, longer = range(1, self.data.digits + 1), self._longer()
-        if split == "test" and longer:
-            every = (n for n in _numbers(_whole(longer)) if _has_no_empty_group(n))
-        else:
-            every = _numbers(
-                _whole(usual) + (_sparse(longer) if split == "train" else [])
-            )
         if split == "train":
             count = self.data.train_pairs or count
-        own = (n for n in every if number_split(n) == split)
+        own = (n for n in self._all_of(split) if number_split(n) == split)
         return itertools.islice(own, count)
 
-    def _longer(self) -> range:
-        """Return the lengths in digits that only the test has."""
-        return range(self.data.digits + 1, self.data.test_digits + 1)
+    def _all_of(self, split: Split) -> Iterator[int]:
+        """Stream the numbers that a split may have, among those of the others."""
+        usual = _whole(range(1, self.data.digits + 1))
+        longer = range(self.data.digits + 1, self.data.test_digits + 1)
+        if split == "train":
+            return _numbers(usual + _sparse(longer))
+        if split == "test" and longer:
+            return filter(_has_no_empty_group, _numbers(_whole(longer)))
+        return _numbers(usual)
 
     def pairs(self, split: Split) -> Iterator[Pair]:
         languages = self.data.source_language, self.data.target_language
@@ -121,7 +120,7 @@ def _sparse(lengths: Iterable[int]) -> list[_Walk]:
 
 
 def _millions(first: int, index: int) -> int:
-    """Return so many millions and thousands, or millions and what is less than 1,000."""
+    """Return millions and thousands, or millions and what is less than 1,000."""
     leading, rest = divmod(index, 1998)
     return (first + leading) * 10**6 + (1 + rest // 2) * (1000 if rest % 2 else 1)
 
