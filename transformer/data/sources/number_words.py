@@ -111,12 +111,16 @@ def _sparse(lengths: Iterable[int]) -> list[_Walk]:
         groups = (digits - 1) // 3
         first, end = (10 ** (digits - 1 - 3 * groups + more) for more in (0, 1))
         if groups == 1:
-            walks.append(_Walk(end - first, lambda i, first=first: 1000 * (first + i)))
+            walks.append(_Walk(end - first, functools.partial(_thousands, first)))
         elif groups == 2:
             walks.append(
                 _Walk((end - first) * 1998, functools.partial(_millions, first))
             )
     return walks
+
+
+def _thousands(first: int, index: int) -> int:
+    return 1000 * (first + index)
 
 
 def _millions(first: int, index: int) -> int:
