@@ -18,7 +18,7 @@ from transformer import config, models
 from transformer.config import UserError
 from transformer.data.tokenizers import Bytes, Vocabulary
 from transformer.models import bytenet, stacks
-from transformer.nn import dilated, dropout
+from transformer.nn import convolution, dropout
 from transformer.pictures import heads
 from transformer.translate import Translator
 
@@ -96,7 +96,7 @@ def test_nothing_outside_the_reach_moves_a_column(sets, here, length):
         return found["source_embedding"][1:], found["target_embedding"][1:]
 
     source, target = (np.flatnonzero(x.any(1)) for x in slopes(params))
-    reach = dilated.reach(3, [1, 2, 4, 8, 16] * sets)
+    reach = convolution.reach([3] * 5 * sets, [1, 2, 4, 8, 16] * sets)
     assert reach == {1: 63, 2: 125}[sets]
     first = here - reach + 1
     np.testing.assert_array_equal(target, np.arange(first, here + 1))

@@ -1,4 +1,4 @@
-"""Convolutions as products against torch's, and by hand."""
+"""Convolutions as products against torch's, loops in NumPy, and by hand."""
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,52 @@ def test_a_causal_window_has_what_came_before(kernel):
             there = position - (kernel - 1) + place
             expected = x[0, there] if there >= 0 else jnp.zeros(2)
             np.testing.assert_array_equal(found[position, place], expected)
+
+
+HAND = {  # of 1 2 3 4 5, with kernel [1 10 100] and dilation 2
+    False: [10 + 300, 20 + 400, 1 + 30 + 500, 2 + 40, 3 + 50],
+    True: [100, 200, 10 + 300, 20 + 400, 1 + 30 + 500],
+}
+
+
+@pytest.mark.parametrize("causal", HAND)
+def test_a_dilated_convolution_by_hand(causal):
+    x = jnp.arange(1.0, 6.0)[None, :, None]
+    kernel = jnp.array([[1.0], [10.0], [100.0]])
+    y = convolution.windows(x, 3, causal=causal, dilation=2) @ kernel
+    assert y[0, :, 0].tolist() == HAND[causal]
+
+
+def loop(x, kernel, width, dilation, causal):
+    """Add up each tap of each output, kernel (k, d, d')."""
+    batch, length, _ = x.shape
+    y = np.zeros((batch, length, kernel.shape[-1]))
+    centre = width - 1 if causal else width // 2
+    for t in range(length):
+        for j in range(width):
+            read = t + (j - centre) * dilation
+            if 0 <= read < length:
+                y[:, t] += x[:, read] @ kernel[j]
+    return y
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("width, dilation", [(1, 3), (3, 1), (3, 3), (5, 2), (3, 16)])
+def test_a_convolution_is_the_loop_over_its_taps(width, dilation, causal):
+    rng = np.random.default_rng(width * dilation)
+    # Whole numbers, whose sums of products float32 holds exactly.
+    x = rng.integers(-9, 9, (2, 7, 3)).astype(np.float32)
+    kernel = rng.integers(-9, 9, (width, 3, 4)).astype(np.float32)
+    read = convolution.windows(
+        jnp.asarray(x), width, causal=causal, dilation=dilation
+    )
+    found = read @ jnp.asarray(kernel.reshape(-1, 4))
+    np.testing.assert_array_equal(found, loop(x, kernel, width, dilation, causal))
+
+
+@pytest.mark.parametrize("sets, expected", [(1, 63), (2, 125), (3, 187), (6, 373)])
+def test_the_reach_of_sets_of_five(sets, expected):
+    assert convolution.reach([3] * 5 * sets, [1, 2, 4, 8, 16] * sets) == expected
 
 
 def test_the_first_half_is_let_through_by_the_second():

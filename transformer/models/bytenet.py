@@ -25,7 +25,7 @@ from transformer.ids import PAD
 from transformer.models import stacks
 from transformer.models.caches import Ancestors
 from transformer.models.modules import Base, LayerNorm, Linear
-from transformer.nn import dilated, dropout, layers, matmul
+from transformer.nn import convolution, dropout, layers, matmul
 from transformer.nn.hardware import Hardware
 from transformer.parallel import Rules
 
@@ -120,7 +120,8 @@ class Block(nn.Module):
         return checkpoint_name(x + y, "product")
 
     def _taps(self, x: jax.Array) -> jax.Array:
-        return dilated.taps(x, self.config.kernel, self.dilation, causal=self.causal)
+        kernel, dilation = self.config.kernel, self.dilation
+        return convolution.windows(x, kernel, causal=self.causal, dilation=dilation)
 
 
 class Set(nn.Module):
@@ -223,7 +224,7 @@ class ByteNet(Base):
         """Encode source ids (B, S) and make the cache for up to ``length`` steps."""
         c, batch = self.config, source.shape[0]
         columns, _ = self.encode(source)
-        slots = [dilated.reach(c.kernel, [r]) for r in dilations(c)] * c.sets
+        slots = [convolution.reach([c.kernel], [r]) for r in dilations(c)] * c.sets
         ancestors = jnp.zeros((batch, beams, length), jnp.int32)
         return Cache(
             Ancestors(jnp.zeros((), jnp.int32), ancestors),

@@ -9,29 +9,39 @@ import jax
 import jax.numpy as jnp
 
 
-def windows(x: jax.Array, kernel: int, *, causal: bool) -> jax.Array:
+def windows(
+    x: jax.Array, kernel: int, *, causal: bool, dilation: int = 1
+) -> jax.Array:
     """Put side by side the k inputs that the result at each position depends on.
 
-    A convolution is then one product with a matrix (k D, O), whose first D rows belong
-    to the earliest input. Beyond both ends inputs are 0.
+    ``[x_(t - (k-1) r) ... x_(t - r) x_t]`` if causal, else ``[x_(t - c r) ... x_t ...
+    x_(t + c r)]`` with ``c = (k - 1) / 2``; beyond both ends inputs are 0. The
+    convolution is then one product with a matrix (k D, O), whose first D rows belong to
+    the earliest input.
 
     Args:
-      x: (B, T, D).
+      x: (B, T, D), 0 where padding must not be read.
       kernel: k; odd where it is not causal.
       causal: whether the last of the k inputs is that at the position itself, and not
         the one in the middle.
+      dilation: r, how far neighbouring inputs are apart.
 
     Returns:
       (B, T, k D).
 
+    Source: Kalchbrenner et al., arXiv:1610.10099v2, sections 3.4 and 3.5.
+
     >>> windows(jnp.array([[[1.0], [2.0], [3.0]]]), 3, causal=False)[0].tolist()
     [[0.0, 1.0, 2.0], [1.0, 2.0, 3.0], [2.0, 3.0, 0.0]]
+    >>> x = jnp.array([[[1.0], [2.0], [3.0]]])
+    >>> windows(x, 2, causal=True, dilation=2)[0].tolist()
+    [[0.0, 1.0], [0.0, 2.0], [1.0, 3.0]]
     """
     before = kernel - 1 if causal else (kernel - 1) // 2
-    padded = jnp.pad(x, ((0, 0), (before, kernel - 1 - before), (0, 0)))
-    length = x.shape[1]
-    shifted = [padded[:, i : i + length] for i in range(kernel)]
-    return jnp.concatenate(shifted, axis=-1)
+    ends = before * dilation, (kernel - 1 - before) * dilation
+    padded, length = jnp.pad(x, ((0, 0), ends, (0, 0))), x.shape[1]
+    starts = range(0, kernel * dilation, dilation)
+    return jnp.concatenate([padded[:, i : i + length] for i in starts], axis=-1)
 
 
 def glu(x: jax.Array) -> jax.Array:
@@ -90,10 +100,16 @@ def _scale_backward(factor, _, gradient):
 scale_gradient.defvjp(_scale_forward, _scale_backward)
 
 
-def reach(kernels: Iterable[int]) -> int:
-    """Return how many inputs a result depends on, ``1 + sum (k - 1)`` over layers.
+def reach(kernels: Iterable[int], dilations: Iterable[int] | None = None) -> int:
+    """Return how many inputs a result depends on, ``1 + sum (k - 1) r`` over layers.
 
-    >>> reach([3] * 15)
-    31
+    Args:
+      kernels: k of each layer.
+      dilations: r of each, None = 1.
+
+    >>> reach([3] * 15), reach([3] * 5, [1, 2, 4, 8, 16])
+    (31, 63)
     """
-    return 1 + sum(kernel - 1 for kernel in kernels)
+    sizes = list(kernels)
+    apart = [1] * len(sizes) if dilations is None else dilations
+    return 1 + sum((k - 1) * r for k, r in zip(sizes, apart, strict=True))
