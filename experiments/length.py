@@ -1,11 +1,11 @@
 """Longer than trained: number words, by what tells a Transformer the positions.
 
 Trained on numbers of at most six digits, and on such of seven to nine as are as short
-to say, "seven million and five"; tested on the others of seven to nine, "seven million,
-two thousand and five": all their words are known, and what may follow what, but no
-source was so long in training. The choice is that of ``model.positions``; the table of
-learned positions ends with the training pairs, and what lies beyond has its last row,
-as evaluation says.
+to say, "seven million, two thousand and five": at most nine words. Tested on numbers of
+seven to nine digits that take 11 to 14: all their words are known, and what may follow
+what, but no source was so long in training. The choice is that of ``model.positions``;
+the table of learned positions ends with the training pairs, and what lies beyond has
+its last row, as evaluation says.
 
     transformer train --config=experiments/length.py --workdir=runs/sinusoidal
     transformer train --config=experiments/length.py:learned --workdir=runs/learned

@@ -102,11 +102,15 @@ def test_numbers_of_the_test_may_be_longer() -> None:
     long = {n for n in train if n > 999_999}
     assert len(train) == 40_000 and len(long) > 15_000
     groups = [(n // 10**6, n // 1000 % 1000, n % 1000) for n in long]
-    assert all(sum(g > 0 for g in of) == 2 for of in groups)
-    assert min(sum(g[i] > 0 for g in groups) for i in (1, 2)) > 5_000
+    assert all(sum(group > 99 for group in of) <= 1 for of in groups)
+    assert min(sum(of[i] > 99 for of in groups) for i in range(3)) > 1_000
     counts = [sum(len(str(n)) == d for n in test) for d in (7, 8, 9)]
     assert sum(counts) == len(test) == 1_000 and min(counts) > 300
-    assert all(n // 1000 % 1000 and n % 1000 for n in test)
+    lengths = [
+        [len(number_words._words(n, "en").split()) for n in part]
+        for part in (train, test)
+    ]
+    assert max(lengths[0]) == 9 and min(lengths[1]) == 11
     known, asked = (
         {w.strip(",") for n in part for w in number_words._words(n, "en").split()}
         for part in (train, test)

@@ -129,6 +129,7 @@ def test_config_dict_and_mapping_resolve_to_the_same():
         ({"parallel.data": 0}, "parallel.data: expected 1 or more, or -1 for what is"),
         ({"parallel.how": "pmap", "parallel.fsdp": 2}, "parallel.how: expected jit"),
         ({"train.checkpoint_minutes": 0.0}, "train.checkpoint_every: expected steps"),
+        ({"data.test_digits": 9}, "0, or 7, 8 or 9 where data.digits = 6, got 9"),
     ],
 )
 def test_errors_say_what_was_expected_and_what_came(changes, expected):

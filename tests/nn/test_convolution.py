@@ -75,9 +75,7 @@ def test_a_convolution_is_the_loop_over_its_taps(width, dilation, causal):
     # Whole numbers, whose sums of products float32 holds exactly.
     x = rng.integers(-9, 9, (2, 7, 3)).astype(np.float32)
     kernel = rng.integers(-9, 9, (width, 3, 4)).astype(np.float32)
-    read = convolution.windows(
-        jnp.asarray(x), width, causal=causal, dilation=dilation
-    )
+    read = convolution.windows(jnp.asarray(x), width, causal=causal, dilation=dilation)
     found = read @ jnp.asarray(kernel.reshape(-1, 4))
     np.testing.assert_array_equal(found, loop(x, kernel, width, dilation, causal))
 

@@ -38,7 +38,7 @@ class Data:
     test: str
     train_pairs: NotNegative[int]  # use this many training pairs, 0 = all there are
     digits: Digits  # numbers: of at most this many digits
-    # Numbers: those of the test have more than ``digits``, at most so many; 0 = as few.
+    # Numbers: those of the test have more than six digits, at most so many; 0 = as few.
     test_digits: TestDigits
     max_length: Positive[int]  # tokens per side with EOS; longer pairs are left out
     prepared: str  # folder of the encoded corpus, "" = inside the workdir

@@ -9,9 +9,7 @@ import jax
 import jax.numpy as jnp
 
 
-def windows(
-    x: jax.Array, kernel: int, *, causal: bool, dilation: int = 1
-) -> jax.Array:
+def windows(x: jax.Array, kernel: int, *, causal: bool, dilation: int = 1) -> jax.Array:
     """Put side by side the k inputs that the result at each position depends on.
 
     ``[x_(t - (k-1) r) ... x_(t - r) x_t]`` if causal, else ``[x_(t - c r) ... x_t ...

@@ -23,9 +23,10 @@ class Numbers:
 
     As many numbers of one digit as of nine, as far as there are: the short ones are
     the words that the long ones are made of. With ``data.test_digits`` those of the
-    test are longer than the others, "seven million, two thousand and five", and no
-    group of three digits is 000. Of their lengths others train, with a group of 000,
-    "seven million and five": they teach the word, and are not longer than the rest.
+    test have more digits, and in both of their last two groups of three an "hundred and
+    one" or the like. Of their lengths others train that take no more words to say than
+    six digits do, "seven million, two thousand and five": else nothing would have
+    taught what follows what.
     """
 
     data: config.Data
@@ -53,9 +54,9 @@ class Numbers:
         usual = _whole(range(1, self.data.digits + 1))
         longer = range(self.data.digits + 1, self.data.test_digits + 1)
         if split == "train":
-            return _numbers(usual + _sparse(longer))
+            return _numbers(usual + _short(longer))
         if split == "test" and longer:
-            return filter(_has_no_empty_group, _numbers(_whole(longer)))
+            return filter(_is_long, _numbers(_whole(longer)))
         return _numbers(usual)
 
     def pairs(self, split: Split) -> Iterator[Pair]:
@@ -99,45 +100,37 @@ def _whole(lengths: Iterable[int]) -> list[_Walk]:
     return [_Walk(end - first, first.__add__) for first, end in firsts]
 
 
-def _sparse(lengths: Iterable[int]) -> list[_Walk]:
-    """Return numbers of so many digits of which one group of three, or both, is 000.
-
-    >>> walk, = _sparse([7])
-    >>> [walk.number(i) for i in (0, 1, 1997, 1998)]
-    [1000001, 1001000, 1999000, 2000001]
-    """
+def _short(lengths: Iterable[int]) -> list[_Walk]:
+    """Return numbers of seven to nine digits, one group of three at most above 99."""
     walks = []
     for digits in lengths:
-        groups = (digits - 1) // 3
-        first, end = (10 ** (digits - 1 - 3 * groups + more) for more in (0, 1))
-        if groups == 1:
-            walks.append(_Walk(end - first, functools.partial(_thousands, first)))
-        elif groups == 2:
-            walks.append(
-                _Walk((end - first) * 1998, functools.partial(_millions, first))
-            )
+        first, end = 10 ** (digits - 7), 10 ** (digits - 6)
+        rests = 10_000 if digits == 9 else 190_000
+        walks.append(
+            _Walk((end - first) * rests, functools.partial(_in_groups, first, rests))
+        )
     return walks
 
 
-def _thousands(first: int, index: int) -> int:
-    return 1000 * (first + index)
+def _in_groups(first: int, rests: int, index: int) -> int:
+    """Return the number of millions from ``first`` on, and of what follows them.
 
-
-def _millions(first: int, index: int) -> int:
-    """Return millions and thousands, or millions and what is less than 1,000."""
-    leading, rest = divmod(index, 1998)
-    return (first + leading) * 10**6 + (1 + rest // 2) * (1000 if rest % 2 else 1)
-
-
-def _has_no_empty_group(number: int) -> bool:
-    """Return whether no group of three digits is 000.
-
-    >>> [_has_no_empty_group(n) for n in (7_000_005, 7_005_000, 7_001_005)]
-    [False, False, True]
+    >>> [_in_groups(7, 190_000, i) for i in (0, 99_999, 100_000, 189_999)]
+    [7000000, 7999099, 7000100, 7099999]
     """
-    while number % 1000 and number > 1000:
-        number //= 1000
-    return number % 1000 != 0
+    millions, rest = divmod(index, rests)
+    if rest < 100_000:
+        thousands, ones = divmod(rest, 100)
+    else:
+        thousands, ones = divmod(rest - 100_000, 900)
+        ones += 100
+    return (first + millions) * 10**6 + thousands * 1000 + ones
+
+
+def _is_long(number: int) -> bool:
+    """Return whether both of the last two groups of three have hundreds and more."""
+    groups = number // 1000 % 1000, number % 1000
+    return all(group > 100 and group % 100 for group in groups)
 
 
 def _numbers(walks: Iterable[_Walk]) -> Iterator[int]:
