@@ -120,6 +120,43 @@ def test_the_operations_of_four_positions_of_width_two_by_hand(row, alone, whole
     assert complexity.whole_operations(row, SIZES) == alone + whole
 
 
+@pytest.mark.parametrize(
+    "row, sizes, expected",
+    [
+        ("convolutional, separable", SIZES, 2 * (3 * 4 * 2 + 4 * 2 * 2)),
+        # Blocks of 1 with 3 keys; 5 positions in 3 blocks of 2 with 6 keys.
+        ("self-attention, in blocks", SIZES, 2 * (4 * 3 * 2) * 2),
+        ("self-attention, in blocks", Sizes(5, 2, r=5), 2 * (6 * 6 * 2) * 2),
+    ],
+)
+def test_layers_that_the_table_does_not_have_by_hand(row, sizes, expected):
+    assert complexity.operations(row, sizes) == expected
+    assert complexity.MORE[row].operations(sizes) == expected
+    assert complexity.sequential_operations(row, sizes) == 2
+
+
+def test_blocks_attend_to_the_neighbourhood_and_to_nothing_else():
+    q, k, v = draw((9, 4), (9, 4), (9, 4))
+    found = complexity.blocked_self_attention(q, k, v, 5)
+    expected = complexity.restricted_self_attention(q, k, v, 5)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    pattern = complexity.dependence(
+        lambda x: complexity.blocked_self_attention(x, x, x, 5), q
+    )
+    np.testing.assert_array_equal(pattern, np.tri(9, k=2) - np.tri(9, k=-3))
+
+
+def test_a_separable_convolution_is_one_whose_kernel_is_a_product():
+    x, depthwise, pointwise = draw((6, 2), (3, 2), (2, 2))
+    kernel = depthwise[:, :, None] * pointwise
+    np.testing.assert_allclose(
+        complexity.separable_convolution(x, depthwise, pointwise),
+        complexity.convolution(x, kernel),
+        rtol=1e-5,
+        atol=1e-6,
+    )
+
+
 # Exponents fitted to counts that are products of powers: off by rounding only.
 ROUNDING = 1e-6
 
@@ -255,5 +292,5 @@ def test_a_fit_finds_the_law_that_made_the_values(constant, powers):
 
 def test_the_seconds_of_each_row_at_each_length():
     found = complexity.seconds((4, 8), d=2, k=3, r=3, rounds=3)
-    assert found.keys() == complexity.ROWS.keys()
+    assert found.keys() == complexity.EVERY.keys()
     assert all(len(times) == 2 and min(times) > 0 for times in found.values())

@@ -113,7 +113,7 @@ def test_the_tables_of_three_rows(monkeypatch):
     law = complexity.Law(1.0, {"n": 1.0})
     monkeypatch.setattr(complexity, "path_law", lambda name: law)
     rows = {row: resolved(row) for row in ("base", "A_h1", "big")}
-    size, cost, operations, chains, paths = static.tables(rows)
+    size, cost, operations, chains, paths, more = static.tables(rows)
 
     assert column(size, "ours") == {"base": "65.11", "A_h1": "65.11", "big": "218.30"}
     assert column(size, "paper") == {"base": "65", "A_h1": "", "big": "213"}
@@ -140,6 +140,10 @@ def test_the_tables_of_three_rows(monkeypatch):
     assert list(column(paths, "paper").values()) == printed
     at_17 = list(column(paths, "n = 17, k = r = 9").values())
     assert at_17 == ["1", "17", "17", "2", "2", "4"]
+    counted = list(column(more, "counted there").values())
+    # 17 positions of width 512, k = 9; 20 in blocks of 4 with 12 keys for each.
+    by_hand = (2 * 9 * 17 * 512 + 2 * 17 * 512**2, 2 * 2 * 20 * 12 * 512)
+    assert counted == [f"{count:,}" for count in by_hand]
 
 
 def test_the_picture_of_operations_names_each_layer_with_its_law():

@@ -52,6 +52,13 @@ _PATH_NOTE = (
     "2 (n - 1) / (r - 1), rounded up; n/k is (n - 1) / (k - 1)."
 )
 
+_MORE_NOTE = (
+    "2 operations per multiply-add. A separable convolution is one of each feature, "
+    "then one product (section 4). Attention in blocks is restricted self-attention as "
+    "the models compute it: 3 blocks of (r - 1) / 2 keys for each query, n filled up "
+    "to whole blocks; without its projections."
+)
+
 
 def tables(rows: Mapping[str, Config], timed: bool = False) -> list[Table]:
     """Compare parameters, operations and Table 1 with the paper's.
@@ -67,7 +74,7 @@ def tables(rows: Mapping[str, Config], timed: bool = False) -> list[Table]:
       UserError: if a configuration does not tell the size of its vocabulary.
     """
     found = [_parameter_table(rows), _cost_table(rows)]
-    found += [_operations_table(), _chain_table(), _path_table()]
+    found += [_operations_table(), _chain_table(), _path_table(), _more_table()]
     return found + [_time_table()] * timed
 
 
@@ -252,6 +259,23 @@ def _path_table() -> Table:
     at = [f"n = {n}, k = r = {_REACH}" for n in _LENGTHS]
     heads = ("layer", "paper", "measured", *at)
     return Table("Maximum path length (Table 1)", heads, tuple(cells), _PATH_NOTE)
+
+
+def _more_table() -> Table:
+    sizes = Sizes(_LENGTHS[-1], _WIDTH, _REACH, _REACH)
+    cells = [
+        (
+            name,
+            more.formula,
+            f"{more.operations(sizes):,}",
+            f"{complexity.operations(name, sizes):,}",
+            str(complexity.sequential_operations(name, sizes)),
+        )
+        for name, more in complexity.MORE.items()
+    ]
+    at = f"n = {sizes.n}, d = {sizes.d}, k = r = {sizes.k}"
+    heads = ("layer", "formula", f"by it at {at}", "counted there", "sequential")
+    return Table("Layers that Table 1 does not have", heads, tuple(cells), _MORE_NOTE)
 
 
 def _printed(powers: Mapping[str, float]) -> str:

@@ -18,23 +18,30 @@ from transformer.paper.complexity.laws import (
     sequential_law,
 )
 from transformer.paper.complexity.layers import (
+    EVERY,
+    MORE,
     RECURRENT,
     ROWS,
     Sizes,
+    blocked_self_attention,
     convolution,
     recurrent_step,
     restricted_self_attention,
     self_attention,
+    separable_convolution,
 )
 from transformer.paper.complexity.paths import PATHS, dependence, path_length
 from transformer.paper.complexity.timing import seconds
 
 __all__ = [
+    "EVERY",
+    "MORE",
     "PATHS",
     "RECURRENT",
     "ROWS",
     "Law",
     "Sizes",
+    "blocked_self_attention",
     "convolution",
     "dependence",
     "fit",
@@ -47,6 +54,7 @@ __all__ = [
     "restricted_self_attention",
     "seconds",
     "self_attention",
+    "separable_convolution",
     "sequential_law",
     "sequential_operations",
     "whole_operations",

@@ -15,13 +15,13 @@ from typing import Any
 import jax
 from jax.extend import core
 
-from transformer.paper.complexity.layers import ROWS, Sizes, abstract, whole_layer
+from transformer.paper.complexity.layers import EVERY, Sizes, abstract, whole_layer
 from transformer.tools import flops
 
 
 def operations(row: str, sizes: Sizes) -> int:
     """Count the operations that Table 1 is about; of attention, not its projections."""
-    function, shapes = ROWS[row].layer(sizes)
+    function, shapes = EVERY[row].layer(sizes)
     return flops.traced(function, *abstract(shapes))
 
 
@@ -33,7 +33,7 @@ def whole_operations(row: str, sizes: Sizes) -> int:
 
 def sequential_operations(row: str, sizes: Sizes) -> int:
     """Count the longest chain of dependent products in a layer."""
-    function, shapes = ROWS[row].layer(sizes)
+    function, shapes = EVERY[row].layer(sizes)
     return longest_chain(function, *abstract(shapes))
 
 

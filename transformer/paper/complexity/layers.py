@@ -19,7 +19,8 @@ import numpy as np
 
 from transformer.models.rnn.layers import Cell
 from transformer.models.rnn.layers import Layer as RecurrentLayer
-from transformer.nn import attention, matmul, recurrent
+from transformer.nn import attention, attention_window, matmul, recurrent
+from transformer.nn.convolution import windows
 
 _DTYPE = "float32"
 
@@ -128,15 +129,48 @@ def convolution(x: jax.Array, kernel: jax.Array, dilation: int = 1) -> jax.Array
     Returns:
       (n, d).
     """
-    before = (len(kernel) - 1) * dilation
-    return jax.lax.conv_general_dilated(
-        x[None],
-        kernel,
-        window_strides=(1,),
-        padding=[(before, 0)],
-        rhs_dilation=(dilation,),
-        dimension_numbers=("NWC", "WIO", "NWC"),
-    )[0]
+    size, width, out = kernel.shape
+    read = windows(x[None], size, causal=True, dilation=dilation)[0]
+    return read @ kernel.reshape(size * width, out)
+
+
+def separable_convolution(
+    x: jax.Array, depthwise: jax.Array, pointwise: jax.Array
+) -> jax.Array:
+    """Combine positions feature by feature, then features position by position.
+
+    Args:
+      x: (n, d); positions before the first are zeros.
+      depthwise: (k, d).
+      pointwise: (d, d).
+
+    Returns:
+      (n, d).
+
+    Source: section 4, "Separable convolutions".
+    """
+    read = windows(x[None], len(depthwise), causal=True)[0]
+    read = read.reshape(len(x), *depthwise.shape)
+    return jnp.einsum("nkd,kd->nd", read, depthwise) @ pointwise
+
+
+def blocked_self_attention(
+    q: jax.Array, k: jax.Array, v: jax.Array, neighbourhood: int
+) -> jax.Array:
+    """Attend as ``restricted_self_attention``, in blocks as the models do.
+
+    Args:
+      q: queries (n, d).
+      k: keys (n, d).
+      v: values (n, d).
+      neighbourhood: r, odd and above 1.
+
+    Returns:
+      (n, d).
+    """
+    mask = attention.Mask(window=neighbourhood // 2)
+    q, k, v = (x[None, None] for x in (q, k, v))
+    return attention_window.window_attention(q, k, v, mask)[0, 0]
 
 
 def _attention_layer(sizes: Sizes) -> Layer:
@@ -194,6 +228,40 @@ ROWS = {
     ),
 }
 RESTRICTED = "self-attention, restricted"
+
+
+def _separable_layer(sizes: Sizes) -> Layer:
+    n, d, k, _ = sizes
+    return separable_convolution, [(n, d), (k, d), (d, d)]
+
+
+def _blocked_layer(sizes: Sizes) -> Layer:
+    attend = functools.partial(blocked_self_attention, neighbourhood=sizes.r)
+    return attend, [(sizes.n, sizes.d)] * 3
+
+
+class More(NamedTuple):
+    """A layer that is no row of Table 1; its operations may be a sum."""
+
+    formula: str
+    operations: Callable[[Sizes], int]  # by the formula
+    layer: Callable[[Sizes], Layer]
+
+
+MORE = {
+    "convolutional, separable": More(
+        "2 k n d + 2 n d^2",
+        lambda s: 2 * s.k * s.n * s.d + 2 * s.n * s.d**2,
+        _separable_layer,
+    ),
+    # Blocks of w = (r - 1) / 2 positions: the last one is filled up.
+    "self-attention, in blocks": More(
+        "6 (r - 1) n d",
+        lambda s: 6 * (s.r - 1) * -(-s.n // (s.r // 2)) * (s.r // 2) * s.d,
+        _blocked_layer,
+    ),
+}
+EVERY: dict[str, Row | More] = {**ROWS, **MORE}
 
 
 def whole_layer(row: str, sizes: Sizes) -> Layer:

@@ -8,7 +8,7 @@ import time
 
 import jax
 
-from transformer.paper.complexity.layers import ROWS, Sizes, draw
+from transformer.paper.complexity.layers import EVERY, Sizes, draw
 
 
 @functools.cache
@@ -25,15 +25,16 @@ def seconds(
       rounds: how often each is run after a first time that does not count.
 
     Returns:
-      Row of Table 1 to the median seconds at each length.
+      Row of ``ROWS`` or ``MORE`` to the median seconds at each length.
     """
     return {
-        row: [_seconds(row, Sizes(n, d, k, r), rounds) for n in lengths] for row in ROWS
+        row: [_seconds(row, Sizes(n, d, k, r), rounds) for n in lengths]
+        for row in EVERY
     }
 
 
 def _seconds(row: str, sizes: Sizes, rounds: int) -> float:
-    function, shapes = ROWS[row].layer(sizes)
+    function, shapes = EVERY[row].layer(sizes)
     compiled, weights = jax.jit(function), jax.device_put(draw(shapes))
     jax.block_until_ready(compiled(*weights))
     times = []
