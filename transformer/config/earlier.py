@@ -82,7 +82,8 @@ def upgraded(flat: Mapping[str, Any]) -> dict[str, Any]:
                 f"config: {key}: expected {value!r}, as this version has no other, got "
                 f"{got!r}; use the version that trained the run"
             )
-    kind = MODELS.get(now.get("model.kind", NEWER["model.kind"]), Model)
+    name = now.get("model.kind", NEWER["model.kind"])  # which may be anything
+    kind = MODELS.get(name, Model) if isinstance(name, str) else Model
     known = {f"model.{field.name}" for field in dataclasses.fields(kind)}
     newer = {
         key: value
