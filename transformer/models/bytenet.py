@@ -150,18 +150,9 @@ STACKS = {"encoder": False, "decoder": True}  # whether their blocks are causal
 def _set_of(
     stack: str, settings: config.ByteNet, hardware: Hardware
 ) -> Callable[..., Any]:
-    """Return any set of a stack as a function of its number, variables and inputs.
-
-    All sets share one trace, and with it all steps that see the same shapes.
-    """
+    """Return any set of a stack as a function."""
     dtype = hardware.operands(settings.dtype)
-    one: Any = Set(settings, STACKS[stack], dtype, parent=None)
-
-    @jax.jit
-    def apply(x, i, variables, arguments, key):
-        return one.apply(variables, x, *arguments, dropout.fold_in(key, i + 1))
-
-    return apply
+    return stacks.function_of(Set(settings, STACKS[stack], dtype, parent=None))
 
 
 class ByteNet(Base):
@@ -174,18 +165,9 @@ class ByteNet(Base):
 
     def setup(self):
         c = self.config
-        narrow = nn.initializers.normal(c.d_model**-0.5)
-
-        def table(name, rows):
-            return self.param(name, narrow, (rows, c.d_model))
-
-        self.source_table = table("source_embedding", self.source_size)
-        self.target_table = self.output_table = self.source_table
-        if c.tying != "three":
-            self.target_table = table("target_embedding", self.target_size)
-            self.output_table = self.target_table
-        if c.tying == "none":
-            self.output_table = table("output", self.target_size)
+        self.source_table, self.target_table, self.output_table = self.embedding_tables(
+            c.d_model, c.d_model
+        )
         self.encoder = [Set(c, False, self.operands) for _ in range(c.sets)]
         self.decoder = [Set(c, True, self.operands) for _ in range(c.sets)]
         self.finish = Linear(c.d_model, self.operands)
@@ -205,7 +187,7 @@ class ByteNet(Base):
         live = (jnp.arange(count) < lengths).astype(jnp.float32)[..., None]
         x = layers.embed(source, self.source_table) * real[..., None]
         x = dropout.dropout(x, self.config.dropout, dropout.fold_in(key, 0))
-        x = self._run("encoder", _resized(x, count), (live,), key)
+        x = self.run_stack("encoder", _set_of, _resized(x, count), (live,), key)
         return x * live, live
 
     def features(
@@ -217,7 +199,7 @@ class ByteNet(Base):
         x = layers.embed(inputs, self.target_table)
         x = dropout.dropout(x, self.config.dropout, dropout.fold_in(key, 0))
         x = x + _resized(columns, inputs.shape[1])
-        x = self._run("decoder", x, (None,), key)
+        x = self.run_stack("decoder", _set_of, x, (None,), key)
         return nn.relu(self.finish(x)), self.output_table
 
     def start(self, source: jax.Array, beams: int, length: int) -> Cache:
@@ -258,20 +240,6 @@ class ByteNet(Base):
         hidden, table = nn.relu(self.finish(x)), matmul.Transposed(self.output_table)
         logits = matmul.product(hidden, table, self.operands)
         return logits, Cache(ancestors, tuple(rings), cache.columns)
-
-    def _run(self, name, x, arguments, key):
-        """Run the sets of a stack, each on the result of the one before."""
-        stack = getattr(self, name)
-        if self.is_initializing():
-            for i, one in enumerate(stack):
-                x = one(x, *arguments, dropout.fold_in(key, i + 1))
-            return x
-        apply = _set_of(name, self.config, self.kind)
-        stacked: Any = self.get_variable("params", name)
-        variables = [] if stacked is not None else [one.variables for one in stack]
-        return stacks.run(
-            apply, x, variables, stacked, arguments, key, self.remat, self.kind
-        )
 
 
 def _resized(x: jax.Array, count: int) -> jax.Array:

@@ -22,7 +22,7 @@ from transformer.config import Convolution
 from transformer.ids import PAD
 from transformer.models import stacks
 from transformer.models.modules import Base, transposed
-from transformer.nn import convolution, dropout, layers, matmul, scores
+from transformer.nn import convolution, dropout, layers, matmul, positions, scores
 from transformer.nn.hardware import Hardware
 from transformer.parallel import Rules
 
@@ -257,7 +257,7 @@ class ConvS2S(Base):
         """Read source ids (B, S)."""
         c = self.config
         real = (source != PAD).astype(jnp.float32)
-        embedded = self.source_table[source] + self._positions(
+        embedded = self.source_table[source] + positions.learned_positions(
             self.source_positions, jnp.arange(source.shape[1])
         )
         embedded = dropout.dropout(embedded, c.dropout, dropout.fold_in(key, 0))
@@ -284,8 +284,9 @@ class ConvS2S(Base):
         """
         memory = self.encode(source, dropout.fold_in(key, 0))
         key, rate = dropout.fold_in(key, 1), self.config.dropout
-        place = self._positions(self.target_positions, jnp.arange(inputs.shape[1]))
-        embedded = self.target_table[inputs] + place
+        embedded = self.target_table[inputs] + positions.learned_positions(
+            self.target_positions, jnp.arange(inputs.shape[1])
+        )
         embedded = dropout.dropout(embedded, rate, dropout.fold_in(key, 0))
         x = self.decoder_input(embedded)
         for i, block in enumerate(self.decoder):
@@ -312,7 +313,7 @@ class ConvS2S(Base):
         self, cache: Cache, ids: jax.Array, parents: jax.Array
     ) -> tuple[jax.Array, Cache]:
         """Take one token of each hypothesis (B, J) and score the next (B, J, V)."""
-        place = self._positions(self.target_positions, cache.position)
+        place = positions.learned_positions(self.target_positions, cache.position)
         embedded = self.target_table[ids] + place
         x, inputs = self.decoder_input(embedded), []
         for block, kept in zip(self.decoder, cache.inputs, strict=True):
@@ -342,11 +343,6 @@ class ConvS2S(Base):
             made = convolution.weight_norm(params["output"], gain, axis=1)
             matrices["output",] = transposed(made.T, self.operands)
         return {"params": params, "transposed": unflatten_dict(matrices)}
-
-    def _positions(self, table: jax.Array, places: jax.Array) -> jax.Array:
-        """Return the vectors of positions, counted from the first token."""
-        # Beyond the table, which no training pair reaches, its last row serves on.
-        return table[jnp.minimum(places, self.config.max_positions - 1)]
 
     def _run(self, block, x, *arguments):
         """Run a block over whole sentences; the last argument is its dropout key."""

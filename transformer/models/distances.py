@@ -81,9 +81,8 @@ class Distances(nn.Module):
         c = self.config
 
         def heads(y: jax.Array) -> jax.Array:
-            return attention.split_heads(checkpoint_name(y, "product")[None], c.heads)[
-                0
-            ]
+            named = checkpoint_name(y, "product")
+            return attention.split_heads(named[None], c.heads)[0]
 
         scale = (THREE * c.d_k) ** -0.5
         ours = heads(self.key(x)), heads(self.query(x))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
 import jax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from transformer.nn import hardware, layers, matmul
+from transformer.models import stacks
+from transformer.nn import dropout, hardware, layers, matmul
 from transformer.nn.hardware import Hardware
 
 
@@ -40,6 +42,63 @@ class Base(nn.Module):
     def operands(self) -> str:
         """The dtype of the operands of products with parameters."""
         return self.kind.operands(self.config.dtype)
+
+    def embedding_tables(
+        self, width: int, output: int
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Hold the tables that ``config.tying`` leaves apart (section 3.4).
+
+        Args:
+          width: of embeddings.
+          output: of what the output matrix is multiplied by.
+
+        Returns:
+          Those of the source (V, width) and of the target, and the output matrix.
+        """
+
+        def table(name: str, rows: int, width: int) -> jax.Array:
+            narrow = nn.initializers.normal(width**-0.5)
+            return self.param(name, narrow, (rows, width))
+
+        tying = self.config.tying
+        source = target = table("source_embedding", self.source_size, width)
+        if tying != "three":
+            target = table("target_embedding", self.target_size, width)
+        if tying != "none":
+            return source, target, target
+        return source, target, table("output", self.target_size, output)
+
+    def run_stack(
+        self,
+        name: str,
+        layer_of: Callable[..., Any],
+        x: jax.Array,
+        arguments: tuple[Any, ...],
+        key: Any,
+    ) -> jax.Array:
+        """Run the layers of a stack, each on the result of the one before.
+
+        Args:
+          name: of the stack, and of the attribute that has its layers.
+          layer_of: makes, of name, configuration and hardware, a function as
+            ``stacks.function_of`` does.
+          x: of the first layer (B, T, D).
+          arguments: of every layer.
+          key: dropout key, None for evaluation.
+        """
+        stack = getattr(self, name)
+        stacked: Any = self.get_variable("params", name)
+        weights_wanted = self.is_mutable_collection("attention")
+        if self.is_initializing() or (weights_wanted and stacked is None):
+            for i, layer in enumerate(stack):
+                x = layer(x, *arguments, dropout.fold_in(key, i + 1))
+            return x
+        assert not weights_wanted, "a scan keeps no weights: unstack the layers"
+        apply = layer_of(name, self.config, self.kind)
+        variables = [] if stacked is not None else [one.variables for one in stack]
+        return stacks.run(
+            apply, x, variables, stacked, arguments, key, self.remat, self.kind
+        )
 
     def search_variables(self, params: Any) -> Any:
         """Return variables for ``apply`` that are stored as a search reads them."""

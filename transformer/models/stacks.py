@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from transformer.nn import dropout
 from transformer.nn.hardware import Hardware
 
 
@@ -30,6 +31,20 @@ _KEPT = {
         _policies.save_only_these_names("product", "attention", "mean"), _is_kernel
     ),
 }
+
+
+def function_of(layer: Any) -> Callable[..., Any]:
+    """Return a layer as a function of its number, variables and inputs, for ``run``.
+
+    All layers of a stack share one trace, and with it all steps that see the same
+    shapes, if they share this function.
+    """
+
+    @jax.jit
+    def apply(x, i, variables, arguments, key):
+        return layer.apply(variables, x, *arguments, dropout.fold_in(key, i + 1))
+
+    return apply
 
 
 def recomputing(

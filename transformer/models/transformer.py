@@ -146,17 +146,8 @@ PARTITION: Rules = {
 def _layer_of(
     stack: str, settings: config.Transformer, hardware: Hardware
 ) -> Callable[..., Any]:
-    """Return any layer of a stack as a function of its number, variables and inputs.
-
-    All layers share one trace, and with it all steps that see the same shapes.
-    """
-    layer: Any = STACKS[stack](settings, hardware, parent=None)
-
-    @jax.jit
-    def apply(x, i, variables, arguments, key):
-        return layer.apply(variables, x, *arguments, dropout.fold_in(key, i + 1))
-
-    return apply
+    """Return any layer of a stack as a function."""
+    return stacks.function_of(STACKS[stack](settings, hardware, parent=None))
 
 
 class Transformer(Base):
@@ -174,18 +165,14 @@ class Transformer(Base):
 
     def setup(self):
         c = self.config
+        self.source_table, self.target_table, self.output_table = self.embedding_tables(
+            c.d_model, c.d_model
+        )
         narrow = nn.initializers.normal(c.d_model**-0.5)
 
         def table(name, rows):
             return self.param(name, narrow, (rows, c.d_model))
 
-        self.source_table = table("source_embedding", self.source_size)
-        self.target_table = self.output_table = self.source_table
-        if c.tying != "three":
-            self.target_table = table("target_embedding", self.target_size)
-            self.output_table = self.target_table
-        if c.tying == "none":
-            self.output_table = table("output", self.target_size)
         if c.positions == "learned":
             self.source_positions = table("source_positions", c.max_positions)
             self.target_positions = table("target_positions", c.max_positions)
@@ -227,7 +214,7 @@ class Transformer(Base):
             vectors = distances.vectors(
                 self.config, self.source_distances, source.shape[1]
             )
-        x = self._run("encoder", x, (mask, vectors), key)
+        x = self.run_stack("encoder", _layer_of, x, (mask, vectors), key)
         if self.config.norm == "pre":
             x = self.encoder_norm(x)
         return Memory(x, attention.Mask(source))
@@ -242,7 +229,7 @@ class Transformer(Base):
         x = layers.embed(target, self.target_table)
         x = self._place(x, self._positions(target.shape[1], "target"), key)
         mask = attention.Mask(causal=True, window=self.config.window)
-        x = self._run("decoder", x, (mask, *memory), key)
+        x = self.run_stack("decoder", _layer_of, x, (mask, *memory), key)
         return self.decoder_norm(x) if self.config.norm == "pre" else x
 
     def logits(self, x: jax.Array) -> jax.Array:
@@ -313,22 +300,6 @@ class Transformer(Base):
             x = self.decoder_norm(x)
         return self.logits(x), cache._replace(ancestors=ancestors, own=tuple(own))
 
-    def _run(self, name, x, arguments, key):
-        """Run the N layers of a stack, each on the result of the one before."""
-        stack = getattr(self, name)
-        stacked: Any = self.get_variable("params", name)
-        weights_wanted = self.is_mutable_collection("attention")
-        if self.is_initializing() or (weights_wanted and stacked is None):
-            for i, layer in enumerate(stack):
-                x = layer(x, *arguments, dropout.fold_in(key, i + 1))
-            return x
-        assert not weights_wanted, "a scan keeps no weights: unstack the layers"
-        apply = _layer_of(name, self.config, self.kind)
-        variables = [] if stacked is not None else [x.variables for x in stack]
-        return stacks.run(
-            apply, x, variables, stacked, arguments, key, self.remat, self.kind
-        )
-
     def _held(self, length: int) -> int:
         """Return of how many of M positions the cache holds keys and values."""
         c = self.config
@@ -346,8 +317,7 @@ class Transformer(Base):
         if c.positions != "learned":
             return None  # there are none, or attention alone knows them
         table = self.source_positions if side == "source" else self.target_positions
-        # Beyond the table, which no training pair reaches, its last row serves on.
-        return table[jnp.minimum(jnp.arange(length), c.max_positions - 1)]
+        return positions.learned_positions(table, jnp.arange(length))
 
     def _place(self, x, positions, key):
         """Add positions and drop out (sections 3.5 and 5.4)."""

@@ -47,6 +47,14 @@ def sinusoidal_positions_concat(length: int, d_model: int) -> jax.Array:
     return jnp.asarray(both, jnp.float32)
 
 
+def learned_positions(table: jax.Array, places: jax.Array) -> jax.Array:
+    """Return the vectors of positions, (..., D) of a table (P, D).
+
+    Beyond the table, which no training pair reaches, its last row serves on.
+    """
+    return table[jnp.minimum(places, len(table) - 1)]
+
+
 POSITIONS = {
     "sinusoidal": sinusoidal_positions,
     "sinusoidal_concat": sinusoidal_positions_concat,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, NamedTuple
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
@@ -69,18 +68,9 @@ class Rnn(Base):
 
     def setup(self):
         c = self.config
-
-        def table(name, rows, width):
-            narrow = nn.initializers.normal(width**-0.5)
-            return self.param(name, narrow, (rows, width))
-
-        self.source_table = table("source_embedding", self.source_size, c.embedding)
-        self.target_table = self.source_table
-        if c.tying != "three":
-            self.target_table = table("target_embedding", self.target_size, c.embedding)
-        self.output_table = self.target_table
-        if c.tying == "none":
-            self.output_table = table("output", self.target_size, c.d_model)
+        self.source_table, self.target_table, self.output_table = self.embedding_tables(
+            c.embedding, c.d_model
+        )
         its = MEMBERS[c.member]
         kind = "gru_normed" if c.encoder_norm else its.cell
         ways = [its.first] + [its.others] * (c.layers - 1)
