@@ -1,0 +1,1 @@
+"""Constituency trees: brackets, and the symbols that a decoder writes them with."""
