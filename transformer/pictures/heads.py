@@ -21,6 +21,7 @@ from transformer.ids import BOS, EOS, SPECIAL
 from transformer.metrics.heads import KINDS
 from transformer.pictures import plots
 from transformer.translate import Translator, load
+from transformer.trees.brackets import Tree
 
 TITLES = {
     "encoder": "encoder self-attention",
@@ -44,6 +45,7 @@ class Maps:
       heads: their numbers, from 1.
       weights: of each kind, (layers, heads, rows, columns).
       single: whether the model's layers have one head each.
+      tree: the target, where it is a constituency tree.
     """
 
     texts: dict[str, str]
@@ -54,6 +56,7 @@ class Maps:
     heads: list[int]
     weights: dict[str, np.ndarray]
     single: bool = False
+    tree: Tree | None = None
 
 
 def show(
@@ -151,12 +154,12 @@ def look(
     shown = [kind] if kind else list(kinds)
     counts = zip(("layers", "heads"), (layers, heads), kinds[shown[0]], strict=True)
     chosen = [_numbers(*one) for one in counts]
-    (source_ids,) = translator.source_ids([_with_text("source", source)])
+    (source_ids,) = translator.source_ids([with_text("source", source)])
     if target is None:
         (found,) = translator.hypotheses([source])
         target, target_ids = found[0].text, found[0].ids
     else:
-        target_ids = vocabulary.target.encode(_with_text("target", target))
+        target_ids = vocabulary.target.encode(with_text("target", target))
     longest = max(len(source_ids), len(target_ids) + 1)
     if longest > _LONGEST:
         raise UserError(
@@ -184,10 +187,16 @@ def look(
             name: found_weights.weights[name][picked].clip(0, 1) for name in shown
         },
         single=kinds[shown[0]][1] == 1,
+        tree=vocabulary.target.tree(target),
     )
 
 
-def _with_text(side: str, text: str) -> str:
+def with_text(side: str, text: str) -> str:
+    """Return the text of a flag.
+
+    Raises:
+      UserError: if there is none.
+    """
     if not text.strip():
         raise UserError(f"--{side}: expected a sentence, got none; write one")
     return text
@@ -230,8 +239,16 @@ def page(maps: Maps) -> str:
     text = json.dumps(values, ensure_ascii=False).replace("<", "\\u003c")
     files = importlib.resources.files("transformer.pictures")
     template = files.joinpath("page.html").read_text(encoding="utf-8")
-    before, after = template.split("@DATA@")
-    return before + text + after
+    before, between, after = re.split("@(?:TREE|DATA)@", template)
+    return before + _drawn(maps) + between + text + after
+
+
+def _drawn(maps: Maps) -> str:
+    """Return the section of a page that has the target's tree, "" without any."""
+    if maps.tree is None:
+        return ""
+    drawn = plots.constituents(maps.tree).svg()
+    return f'<section class="tree">\n<h2>Tree</h2>\n{drawn}</section>\n'
 
 
 def _bytes(weights: np.ndarray) -> str:

@@ -1,4 +1,4 @@
-"""Draw what heads attend to, or measure it, or draw a beam search."""
+"""Draw what heads attend to, or measure it, or draw a beam search or a parse tree."""
 
 from __future__ import annotations
 
@@ -37,6 +37,8 @@ def run(values: flags.FlagValues) -> int:
     show = _show_statistics if values.statistics else _show_heads
     if values.beam:
         show = _show_search
+    elif values.tree:
+        show = _show_tree
     write(values.output, show(values, workdir))
     return 0
 
@@ -71,6 +73,16 @@ def _show_search(values: flags.FlagValues, workdir: Path) -> str | bytes:
     )
 
 
+def _show_tree(values: flags.FlagValues, workdir: Path) -> bytes:
+    form = picture_form(values.output, FORMS)
+    start_devices(values.device)
+    from transformer.pictures import constituents
+
+    return constituents.show(
+        workdir, form, values.source, values.target, step=values.step
+    )
+
+
 def _show_statistics(values: flags.FlagValues, workdir: Path) -> str | bytes:
     form = picture_form(values.output or ".md", ["md", "csv", "html", *FORMS])
     with contextlib.ExitStack() as files:
@@ -87,10 +99,14 @@ def _show_statistics(values: flags.FlagValues, workdir: Path) -> str | bytes:
 COMMAND = Command(
     run,
     ("workdir",),
-    ("source", "target", *_WHICH, "beam", "width", *_PENALTY)
+    ("source", "target", *_WHICH, "tree", "beam", "width", *_PENALTY)
     + ("statistics", "input", "translations", "output", "step", "device"),
     {
         "source": text_flag("a sentence"),
+        "tree": switch_flag(
+            "draw the constituency tree that the target is instead, where a run parses "
+            "(the page has it too)"
+        ),
         "beam": switch_flag("draw the tree of the beam search for --source instead"),
         "width": count_flag("hypotheses kept by --beam (default: the config's)"),
         "target": text_flag("its translation (default: the model's own)"),
@@ -103,8 +119,9 @@ COMMAND = Command(
         ),
     },
     (
-        only_without("statistics", *_MAPS, "beam"),
-        only_without("beam", *_MAPS),
+        only_without("statistics", *_MAPS, "tree", "beam"),
+        only_without("beam", *_MAPS, "tree"),
+        only_without("tree", *_WHICH),
         only_with("beam", "width", *_PENALTY),
         only_with("statistics", "input", "translations"),
     ),

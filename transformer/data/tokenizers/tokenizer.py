@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from transformer import config
 from transformer.ids import BOS, EOS, PAD
+from transformer.trees.brackets import Tree
 
 Pairs = Iterable[tuple[str, str]]
 Texts = tuple[str, ...]  # of one pair
@@ -77,6 +78,9 @@ class Tokenizer(typing.Protocol):
     def words(self, ids: Sequence[int]) -> list[int]:
         """Return for each id the number of its word, from 0, in the text of all."""
 
+    def tree(self, text: str) -> Tree | None:
+        """Return the constituency tree that a text is, None where texts are none."""
+
     def plain(self, text: str) -> str:
         """Return a line of the corpus as ``decode`` would write it: joins undone."""
 
@@ -90,6 +94,10 @@ class OfText:
     def repairs(self, ids: Iterable[int], source: str) -> collections.Counter[str]:
         """Return nothing: any sequence of pieces is a text."""
         return collections.Counter()
+
+    def tree(self, text: str) -> Tree | None:
+        """Return None: a text is no tree."""
+        return None
 
 
 def with_ellipses(

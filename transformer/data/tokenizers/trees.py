@@ -56,8 +56,8 @@ class Trees:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a tree in brackets; see ``forms.linearise``."""
-        tree = brackets.clean(brackets.parse(text))
-        return [self._ids.get(x, UNK) for x in forms.linearise(self.form, tree)]
+        symbols = forms.linearise(self.form, self.tree(text))
+        return [self._ids.get(symbol, UNK) for symbol in symbols]
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         return [self.encode(text) for text in texts]
@@ -89,6 +89,10 @@ class Trees:
     def words(self, ids: Sequence[int]) -> list[int]:
         """Return the number of each symbol: each stands alone."""
         return list(range(len(ids)))
+
+    def tree(self, text: str) -> brackets.Tree:
+        """Return the clean tree of a text in brackets."""
+        return brackets.clean(brackets.parse(text))
 
     def plain(self, text: str) -> str:
         return text

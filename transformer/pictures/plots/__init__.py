@@ -7,6 +7,7 @@ from transformer.pictures.plots.attention import (
     head_lines,
     head_maps,
 )
+from transformer.pictures.plots.constituents import constituents
 from transformer.pictures.plots.heat_maps import Map, maps
 from transformer.pictures.plots.lines import categories, curves, panels, powers
 from transformer.pictures.plots.picture import FORMS, Picture
@@ -24,6 +25,7 @@ __all__ = [
     "alignment",
     "bars",
     "categories",
+    "constituents",
     "curves",
     "head_lines",
     "head_maps",
