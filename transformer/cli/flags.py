@@ -265,6 +265,10 @@ FLAGS = {
         "runs on the same data, or folders of such, separated by commas: the "
         "second half of Table 2, measured here"
     ),
+    "parsing": text_flag(
+        "runs of parsers, or folders of such, separated by commas: Table 4, and what "
+        "was measured here"
+    ),
     "static": switch_flag(
         "columns that need no training, for the rows of --config (default: "
         "experiments/table3.py)"

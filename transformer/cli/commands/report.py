@@ -18,9 +18,11 @@ _TABLE3 = "experiments/table3.py"
 
 def run(values: flags.FlagValues) -> int:
     """Run the command with the values of its flags; return the exit code."""
-    if values.workdir is None and values.systems is None and not values.static:
+    sources = (values.workdir, values.systems, values.parsing)
+    if sources == (None,) * 3 and not values.static:
         raise UserError(
-            "report: expected --workdir, --systems or --static; give one or several"
+            "report: expected --workdir, --systems, --parsing or --static; give one or "
+            "several"
         )
     from transformer.paper import report, runs
     from transformer.pictures.tables import page
@@ -29,7 +31,8 @@ def run(values: flags.FlagValues) -> int:
     if values.workdir is not None:
         finished, unfinished = runs.find(Path(values.workdir))
         title = report.title(finished)
-        found += report.tables(finished, unfinished)
+        beside = () if values.parsing is None else {4}
+        found += report.tables(finished, unfinished, beside)
         if values.format == "html":
             figures += report.figures(finished)
     if values.systems is not None:
@@ -37,6 +40,8 @@ def run(values: flags.FlagValues) -> int:
         first_half = sum(table.title.startswith("Table 2") for table in found)
         half = report.systems_table(folders, values.variant)
         found.insert(first_half, half)
+    if values.parsing is not None:
+        found.append(report.parsing_table(list(map(Path, values.parsing.split(",")))))
     if values.static:
         rows = _static_rows(values)
         start_devices("any")
@@ -69,7 +74,8 @@ def _static_rows(values: flags.FlagValues) -> dict[str, Config]:
 COMMAND = Command(
     run,
     (),
-    ("workdir", "systems", "variant", "format", "output", "static", "timed", "config"),
+    ("workdir", "systems", "variant", "parsing", "format", "output", "static", "timed")
+    + ("config",),
     rules=(
         only_with("systems", "variant"),
         only_with("static", "timed", "config"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from transformer.paper.report.claims import against_base, claims_table, ranks
 from transformer.paper.report.results import (
@@ -22,12 +22,15 @@ def title(finished: Sequence[Run]) -> str:
     return f"Attention Is All You Need: {', '.join(found)}"
 
 
-def tables(finished: Sequence[Run], unfinished: Sequence[Run]) -> list[Table]:
+def tables(
+    finished: Sequence[Run], unfinished: Sequence[Run], beside: Collection[int] = ()
+) -> list[Table]:
     """Put runs beside the paper's tables, in the paper's order.
 
     Args:
       finished: as ``runs.find`` returns them.
       unfinished: are listed, not counted.
+      beside: numbers of tables that the report has from elsewhere.
 
     Returns:
       Tables 2 and 3 as far as there are runs of them, then what can be concluded.
@@ -42,7 +45,9 @@ def tables(finished: Sequence[Run], unfinished: Sequence[Run]) -> list[Table]:
             found.append(ranks(study))
     if unfinished:
         found.append(unfinished_table(unfinished))
-    absent = sorted({2, 3, 4} - {run.table for run in finished})
+    absent = sorted({2, 3, 4} - {run.table for run in finished} - {*beside})
+    if not absent:
+        return found
     left_out = " and ".join(f"Table {number}" for number in absent)
     note = f"{found[0].note} Without a run here, and left out: {left_out}."
     return [dataclasses.replace(found[0], note=note), *found[1:]]

@@ -7,16 +7,16 @@ from pathlib import Path
 
 from transformer import config
 from transformer.config import UserError
+from transformer.paper.report import groups
 from transformer.paper.report.costs import (
     cost_text,
     per_target_token,
     size_text,
     steps_per_sentence,
 )
-from transformer.paper.runs import PATHS, difference, inputs, workdirs
+from transformer.paper.runs import difference, inputs
 from transformer.paper.statistics import summary
 from transformer.pictures.tables import Table, digits, scientific
-from transformer.run import folder as run_folder
 from transformer.run import measured
 from transformer.run.measured import Measured
 
@@ -34,14 +34,14 @@ def systems_table(folders: Sequence[Path], variant: str) -> Table:
       UserError: if a folder has no run, none is finished, or runs have other data,
         vocabularies or test sets.
     """
-    finished, unfinished = _read(folders)
+    finished, unfinished = groups.read(folders, "systems")
     for run in finished:
         _refuse(finished[0], run)
     measured.check_same_test_set(finished)
-    systems = _systems(finished)
+    systems = groups.systems(finished, "systems")
     rows = tuple(
         (name, *_cells(runs, variant))
-        for name, runs in zip(_names(systems), systems, strict=True)
+        for name, runs in zip(groups.names(systems), systems, strict=True)
     )
     heads = ["system", "model", "seeds", f"BLEU {variant}", "PPL", "params, M"]
     heads += ["operations per target token", "FLOPs of training"]
@@ -51,35 +51,6 @@ def systems_table(folders: Sequence[Path], variant: str) -> Table:
     pair = f"{data.source_language}-{data.target_language}"
     title = f"Table 2, measured here: {pair}, {data.train} of {data.source}"
     return Table(title, tuple(heads), rows, _note(finished, unfinished, variant))
-
-
-def _read(folders: Sequence[Path]) -> tuple[list[Measured], list[Path]]:
-    """Return the finished runs and the workdirs of the others, each once."""
-    found: dict[Path, Path] = {}
-    for folder in folders:
-        below = list(workdirs(folder))
-        if not below:
-            raise UserError(
-                f"--systems: expected folders of runs, got {folder}, without any; "
-                "leave it out"
-            )
-        found |= {path.resolve(): path for path in below}
-    paths = list(found.values())
-    unfinished = [path for path in paths if not _has_ended(path)]
-    finished = [measured.read(path) for path in paths if path not in unfinished]
-    if not finished:
-        raise UserError(
-            f"--systems: expected a finished run, found {len(unfinished)} without "
-            "results of its end; let it end"
-        )
-    return finished, unfinished
-
-
-def _has_ended(workdir: Path) -> bool:
-    """Return whether a run has results, of its end."""
-    results = run_folder.read_results(workdir)
-    settings = run_folder.read_settings(workdir)
-    return bool(results) and run_folder.are_of_the_end(workdir, settings, results)
 
 
 def _refuse(first: Measured, run: Measured) -> None:
@@ -93,45 +64,6 @@ def _refuse(first: Measured, run: Measured) -> None:
             f"--systems: expected runs on the same data, got {first.folder} and "
             f"{run.folder}, which differ in {'; '.join(found)}; leave one of them out"
         )
-
-
-def _systems(runs: Sequence[Measured]) -> list[list[Measured]]:
-    """Return the runs of each system: they differ in the seed only."""
-    systems: list[list[Measured]] = []
-    for run in runs:
-        for system in systems:
-            if _is_another_seed(system[0], run):
-                _check_seed(system, run)
-                system.append(run)
-                break
-        else:
-            systems.append([run])
-    return systems
-
-
-def _is_another_seed(first: Measured, run: Measured) -> bool:
-    lines = config.other_run(first.settings, run.settings)
-    return {line.split(":")[0] for line in lines} <= {"seed", *PATHS}
-
-
-def _check_seed(system: Sequence[Measured], run: Measured) -> None:
-    for other in system:
-        if other.settings.seed == run.settings.seed:
-            raise UserError(
-                f"--systems: expected one run of a system with seed "
-                f"{run.settings.seed}, got {other.folder} and {run.folder}; leave one "
-                "of them out"
-            )
-
-
-def _names(systems: Sequence[Sequence[Measured]]) -> list[str]:
-    """Return the names of systems, with the folder where two have the same."""
-    names = [runs[0].settings.name for runs in systems]
-    folders = run_folder.names([runs[0].folder for runs in systems])
-    return [
-        f"{name} ({folder})" if names.count(name) > 1 else name
-        for name, folder in zip(names, folders, strict=True)
-    ]
 
 
 def _cells(runs: Sequence[Measured], variant: str) -> list[str]:
@@ -153,8 +85,8 @@ def _cells(runs: Sequence[Measured], variant: str) -> list[str]:
     return [
         _kind(first.settings.model),
         str(len(runs)),
-        _mean(bleu, 2),
-        _mean(perplexities, 3),
+        groups.mean(bleu, 2),
+        groups.mean(perplexities, 3),
         size_text(first),
         scientific(each),
         cost_text(runs),
@@ -168,12 +100,6 @@ def _kind(model: config.Model) -> str:
     """Name the kind of a model, and its member where it has some."""
     member = getattr(model, "member", "")
     return f"{model.kind}, {member}" if member else model.kind
-
-
-def _mean(values: Sequence[float], decimals: int) -> str:
-    found = summary(values)
-    text = f"{found.mean:.{decimals}f}"
-    return text + (f" ± {found.deviation:.{decimals}f}" if found.count > 1 else "")
 
 
 def _note(
