@@ -259,7 +259,7 @@ class Translator:
         Returns:
           For each pair (source word, target word) from 0, in the order of the target.
         """
-        source_ids = _with_end(self.vocabulary.source.encode_many(sources))
+        source_ids = _with_end(self.vocabulary.source_ids(sources))
         results: list[list[tuple[int, int]]] = [[] for _ in sources]
         for row, found in self.attentions(source_ids, target_ids):
             layers = len(found.cross)
@@ -278,7 +278,7 @@ class Translator:
 
     def source_ids(self, lines: Sequence[str], first: int = 1) -> list[list[int]]:
         """Return the ids of each line, EOS included; warn of long ones in one line."""
-        ids = _with_end(self.vocabulary.source.encode_many(lines))
+        ids = _with_end(self.vocabulary.source_ids(lines))
         longest = self.settings.data.max_length
         lengths = {number: len(x) for number, x in enumerate(ids, start=first)}
         long = {number: n for number, n in lengths.items() if n > longest}
