@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from transformer import config, decode, models, objective, parallel
+from transformer import decode, models, objective, parallel
 from transformer.batch_search import BatchSearch
 from transformer.config import Config, UserError
 from transformer.data.batches import Group, in_order
@@ -295,11 +295,8 @@ class Translator:
 
     def _beyond(self, length: int) -> str:
         """Say what happens past the end of a table of learned positions."""
-        model = self.settings.model
-        if getattr(model, "positions", "") != "learned":
-            return ""
-        rows = config.transformer(model).max_positions
-        if length <= rows:
+        rows = self.settings.model.learned_positions
+        if not rows or length <= rows:
             return ""
         return f", and all past the {rows} learned positions have the last of them"
 
