@@ -161,6 +161,8 @@ def test_figures_stand_beside_the_paper_s(small):
         assert part in table.note
     assert "No finished run of A_h4, " in table.note
     assert table.note.endswith("Without a run here, and left out: Table 2 and Table 4.")
+    (first, *_) = report.tables(*runs.find(small), beside={4})
+    assert first.note.endswith("Without a run here, and left out: Table 2.")
 
 
 def test_rows_are_judged_against_base(small):

@@ -16,7 +16,7 @@ from transformer.cli import main as cli
 from transformer.config import UserError
 from transformer.data.tokenizers import Vocabulary, Whitespace
 from transformer.data.tokenizers.trees import TopDown
-from transformer.pictures import constituents, heads, plots, search_tree
+from transformer.pictures import constituents, heads, plots
 from transformer.pictures.plots.constituents import Place, layout
 from transformer.translate import Translator
 from transformer.trees import brackets
@@ -174,16 +174,6 @@ def test_a_text_has_no_tree(parser):
     maps = heads.look(parser, SOURCE, DOG)
     page = heads.page(heads.Maps(**vars(maps) | {"tree": None}))
     assert 'class="tree"' not in page
-
-
-def test_hypotheses_of_a_search_are_trees_of_the_sentence(parser):
-    tree = search_tree.trace(parser, SOURCE, beam=2)
-    (results, _) = search_tree.tables(parser, tree)
-    (best,) = parser.hypotheses([SOURCE], beam=2)
-    assert results.rows[0][1] == best[0].text
-    for row in results.rows:
-        words = brackets.words(brackets.parse(row[1]))
-        assert [w.form for w in words] == SOURCE.split()
 
 
 def test_the_command_draws_the_tree_given_or_written(workdir_of, parser, capsys):
