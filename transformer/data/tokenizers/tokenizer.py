@@ -95,6 +95,10 @@ class Tokenizer(typing.Protocol):
 class OfText:
     """What tokenizers of plain text share."""
 
+    def tree(self, text: str) -> Tree | None:
+        """Return None: a text is no tree."""
+        return None
+
     def reads(self, source: str) -> str:
         """Return a source line as it is."""
         return source
@@ -102,10 +106,6 @@ class OfText:
     def repairs(self, ids: Iterable[int], source: str) -> collections.Counter[str]:
         """Return nothing: any sequence of pieces is a text."""
         return collections.Counter()
-
-    def tree(self, text: str) -> Tree | None:
-        """Return None: a text is no tree."""
-        return None
 
 
 def with_ellipses(
