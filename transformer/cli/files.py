@@ -189,13 +189,10 @@ def _read_files(
         if flag.reads and file is not None:
             yield f"--{name}", str(file)
     for name, argument in command.positional.items():
-        name = name.removesuffix("...")
-        given = values[name].value
+        given = values[name.removesuffix("...")].value
         if argument.reads:
-            yield from (
-                (name.upper(), file)
-                for file in (given if isinstance(given, list) else [given])
-            )
+            for file in given if isinstance(given, list) else [given]:
+                yield name.removesuffix("...").upper(), str(file)
     if "config" in values and values["config"].value is not None:
         given = config_flags.get_config_filename(values["config"])
         yield "--config", given.partition(":")[0]
