@@ -202,10 +202,9 @@ def _note(
         "over the training pairs, all words given, 2 per multiply-add; of training "
         "three times as many, on the real tokens seen. Seconds: search of all test "
         "sentences over the tokens of the references, compilation included. Steps that "
-        "have to wait "
-        "for one another in a test sentence of mean length: a layer of a Transformer "
-        "once for all positions that it can take at once, a recurrent cell once for "
-        "each. Blank: the prepared corpus is gone. "
+        "have to wait for one another in a test sentence of mean length: a layer of a "
+        "Transformer once for all positions that it can take at once, a recurrent cell "
+        "once for each. Blank: the prepared corpus is gone. "
         f"Trained on {', '.join(devices) or 'unknown devices'}."
     ]
     if names := [str(path) for path in unfinished]:
