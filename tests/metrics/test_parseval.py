@@ -401,7 +401,7 @@ def nested(line: str) -> Nested:
             stack[-1] = (token, [])
         else:
             stack[-1] = (stack[-1][0], token)
-    return stack[0][1][0]  # type: ignore[no-any-return]
+    return stack[0][1][0]
 
 
 def damaged(chance: random.Random, tree: Nested) -> Nested:

@@ -146,12 +146,14 @@ def test_averaged_checkpoints_and_the_chosen_variant_are_shown(tmp_path, capsys)
 
 
 def test_systems_that_write_trees_have_f1(tmp_path, capsys):
-    scores = {"evalb": {"value": 81.5, "signature": "COLLINS.prm"}}
+    scores = {
+        "evalb": {"value": 81.5, "signature": "COLLINS.prm"},
+        "honest": {"value": 80.5, "signature": "COLLINS.prm"},
+    }
     last = {"perplexity": 1.2, "tokens": 400, "f1": scores, "seconds_to_translate": 1.0}
-    last["f1"]["honest"] = {"value": 80.5, "signature": "COLLINS.prm"}
+    keys: dict[str, Any] = {"data.measure": "f1"}
     for name in "ab":
-        settings = settings_of(name, **{"data.measure": "f1"})
-        write(tmp_path / name, settings, last=last)
+        write(tmp_path / name, settings_of(name, **keys), last=last)
     text = report(capsys, f"--systems={tmp_path}")
     assert [row["F1 evalb"] for row in lines_of(text)] == ["81.50", "81.50"]
     assert "F1: COLLINS.prm." in text and "BLEU" not in text

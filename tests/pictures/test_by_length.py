@@ -132,7 +132,8 @@ def test_trees_are_scored_by_f1(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(globals(), "SOURCES", ["a dog"] * 2)
     monkeypatch.setitem(globals(), "REFERENCES", [trees[0]] * 2)
     lines = [line.replace("NN", "XX") for line in trees]
-    write(tmp_path / "a", lines, **{"data.measure": "f1"})
+    keys: dict[str, Any] = {"data.measure": "f1"}
+    write(tmp_path / "a", lines, **keys)
     call = ["plot", "--what=length", f"--workdir={tmp_path / 'a'}"]
     call += ["--edges=4", f"--output={tmp_path / 'a.csv'}"]
     found = {}
