@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, NamedTuple
 
-TRACE = "-NONE-"  # the tag of what is not spoken: no part of a sentence's length
+from transformer.trees.brackets import TRACE
+
 UNKNOWN_TAG = "XX"  # of trees whose linearisation has no tags
 
 Status = Literal["valid", "error", "skip"]

@@ -36,8 +36,9 @@ def variant_of(data: config.Data, name: str | None = None) -> str:
     """Return the name of a variant of the measure, None being that of reports.
 
     Raises:
-      UserError: for a variant of another measure.
+      UserError: for a variant of another measure, and as ``measure_of``.
     """
+    measure_of(data)
     known = VARIANTS[data.measure]
     if name is not None and name not in known:
         raise UserError(

@@ -85,10 +85,9 @@ def by_length(
         found = [_score(run, inside, variant) for inside in rows.values()]
         scores[name] = [value for value, _ in found]
         signature = re.split("[|](order|lines):", found[0][1])[0]
+    name = runs[0].settings.data.measure.upper()
     return Bins(
-        measure="exact, %"
-        if variant == EXACT
-        else runs[0].settings.data.measure.upper(),
+        measure="exact, %" if variant == EXACT else name,
         labels=[_label(edges, number) for number in rows],
         counts=[len(inside) for inside in rows.values()],
         scores=scores,
