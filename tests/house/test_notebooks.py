@@ -38,12 +38,13 @@ def texts(notebook: Any) -> str:
     return "\n".join(found)
 
 
-def test_there_are_four_in_reading_order():
+def test_there_are_five_in_reading_order():
     assert [path.stem for path in NOTEBOOKS] == [
         "01_attention_step_by_step",
         "02_train_on_colab",
         "03_ablation_rows",
         "04_what_heads_learn",
+        "05_parsing",
     ]
 
 
