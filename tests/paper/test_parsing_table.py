@@ -12,6 +12,7 @@ from transformer.cli import main as cli
 from transformer.paper.rows import TABLE4
 
 TREE = "(TOP (S (XX a)))"
+SIGNATURE = "COLLINS.prm|tags:gold|failed:left_out|lines:1200|errors:3|skips:0"
 
 
 def write(folder: Path, variant: str, f1: float, seed: int = 0, **changes: Any) -> None:
@@ -29,9 +30,7 @@ def write(folder: Path, variant: str, f1: float, seed: int = 0, **changes: Any) 
     }
     (folder / "record.json").write_text(json.dumps(record | changes.pop("record", {})))
     scores = {"evalb": f1, "honest": f1 - 1, "complete": 20.0}
-    last = {
-        "f1": {k: {"value": v, "signature": f"{k}|errors:3"} for k, v in scores.items()}
-    }
+    last = {"f1": {k: {"value": v, "signature": SIGNATURE} for k, v in scores.items()}}
     results = {
         "split": "test",
         "beam": 4,
@@ -74,7 +73,9 @@ def test_the_printed_rows_stand_above_the_measured_ones(tmp_path, capsys):
     assert (wsj["F1 paper"], wsj["F1 here"]) == ("91.3", "91.50 ± 0.71")
     assert (wsj["seeds"], wsj["trained on"]) == ("2", "02-21")
     assert wsj["params, M"] == ""  # the corpus is gone
-    assert "evalb\\|errors:3" in text and "no part of this project" in text
+    assert (
+        "Rules: COLLINS.prm\\|tags:gold. " in text and "no part of this project" in text
+    )
 
 
 def test_grammars_stand_beside_runs_on_their_trees_only(tmp_path, capsys):

@@ -110,15 +110,15 @@ def _refuse(first: Measured, run: Measured) -> None:
 def _note(
     finished: Sequence[Measured], unfinished: Sequence[Path], grammars: bool
 ) -> str:
-    first = finished[0]
+    # The rules and whose tags; what follows is of one run: lines, errors.
+    rules = finished[0].scores["f1"]["evalb"]["signature"].split("|failed")[0]
     averaged = sum(run.checkpoint == "average" for run in finished)
     parts = [
         "F1 paper: as printed, on section 23 of the Wall Street Journal. F1 here: as "
         "EVALB has it, which leaves out sentences that failed; then with all gold "
         "brackets of those as missed; mean ± standard deviation over seeds, of "
         f"averaged checkpoints where a run has some ({averaged} of {len(finished)} "
-        f"runs). {first.scores['f1']['evalb']['signature']}. F1 of different test sets "
-        "does not compare."
+        f"runs). Rules: {rules}. F1 of different test sets does not compare."
     ]
     if grammars:
         parts.append(
