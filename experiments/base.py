@@ -36,6 +36,7 @@ def get_config(variant: str = "as_written") -> ConfigDict:
 
     config.tokenizer = ConfigDict()
     config.tokenizer.kind = "sentencepiece"
+    config.tokenizer.target_kind = "same"
     config.tokenizer.vocab_size = 37_000
     config.tokenizer.joint = True
     config.tokenizer.source_model = ""

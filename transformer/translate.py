@@ -158,7 +158,7 @@ class Translator:
                 *(constraint, counts),
             )
             for place, row in enumerate(rows):
-                results[row] = self._read(found, place, how.n_best)
+                results[row] = self._read(found, place, how.n_best, lines[row])
         return results
 
     def score(
@@ -340,7 +340,7 @@ class Translator:
         return [*map(lowered, in_order(lengths, tokens * count, count))]
 
     def _read(
-        self, found: decode.Hypotheses, row: int, count: int
+        self, found: decode.Hypotheses, row: int, count: int, line: str
     ) -> list[Translation]:
         translations = []
         for j in range(count):
@@ -351,7 +351,7 @@ class Translator:
             ids = [i for i in ids if i != EOS]
             translations.append(
                 Translation(
-                    self.vocabulary.target.decode(ids),
+                    self.vocabulary.target.decode(ids, line),
                     float(found.scores[row, j]),
                     float(found.log_probabilities[row, j]),
                     ids,

@@ -15,6 +15,7 @@ NEWER = {
     "data.digits": 9,
     "data.test_digits": 0,
     "data.measure": "bleu",
+    "tokenizer.target_kind": "same",
     "batch.length_multiple": 1,
     "batch.lengths": 1,
     "model.kind": "transformer",

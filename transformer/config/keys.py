@@ -28,7 +28,7 @@ from transformer.config.checks import (
 class Data:
     """Where the sentence pairs come from, and how translations of them are measured."""
 
-    source: str  # a name of data.sources.SOURCES: "numbers", "text" or "tfds"
+    source: str  # a name of data.sources.SOURCES: "numbers", "text", "tfds" or "trees"
     dir: str  # folder of the text files, or the data_dir of tensorflow_datasets
     name: str  # tfds builder, e.g. "wmt14_translate/de-en"
     source_language: str
@@ -50,6 +50,8 @@ class Tokenizer:
     """How text becomes ids."""
 
     kind: Literal["sentencepiece", "whitespace", "bytes"]
+    # Of the target; "same" = kind. Trees are written as trees.forms says.
+    target_kind: Literal["same", "top_down", "tagged", "in_order"]
     vocab_size: NotNegative[int]  # pieces, special ones included; 0 = as many as occur
     joint: bool  # one vocabulary for both languages
     source_model: str  # a given sentencepiece .model, "" = train one, of byte pairs

@@ -41,6 +41,7 @@ def resolve(values: Mapping[str, Any]) -> Config:
     """
     config = _group(Config, values, "")
     _check_data(config.data)
+    _check_tokenizer(config)
     _check_model(config)
     _check_batch(config)
     _check_parallel(config)
@@ -92,6 +93,22 @@ def _check_data(data: Data) -> None:
     if data.test_digits and not (data.digits == 6 < data.test_digits):
         expected = "0, or 7, 8 or 9 where data.digits = 6"
         refuse("data.test_digits", expected, data.test_digits)
+
+
+def _check_tokenizer(config: Config) -> None:
+    """See that trees are read as trees, and that nothing else is."""
+    tokenizer, source = config.tokenizer, config.data.source
+    if (tokenizer.target_kind == "same") == (source == "trees"):
+        expected = "top_down, tagged or in_order" if source == "trees" else "same"
+        expected += f" with data.source = {source}"
+        refuse("tokenizer.target_kind", expected, tokenizer.target_kind)
+    if tokenizer.target_kind == "same":
+        return
+    if tokenizer.joint:
+        refuse("tokenizer.joint", "False with trees as the target", True)
+    if tokenizer.target_model:
+        expected = "'' with trees as the target"
+        refuse("tokenizer.target_model", expected, tokenizer.target_model)
 
 
 def _check_model(config: Config) -> None:

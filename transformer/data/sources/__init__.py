@@ -9,6 +9,7 @@ from transformer.data.sources.number_words import Numbers
 from transformer.data.sources.source import SPLITS, Checksums, Pair, Source, Split
 from transformer.data.sources.text import Text
 from transformer.data.sources.tfds import TensorFlowDatasets
+from transformer.data.sources.trees import Trees
 
 __all__ = ["SOURCES", "SPLITS", "Checksums", "Pair", "Source", "Split", "open_source"]
 
@@ -16,6 +17,7 @@ SOURCES: dict[str, Callable[[config.Data], Source]] = {
     "numbers": Numbers,
     "text": Text,
     "tfds": TensorFlowDatasets,
+    "trees": Trees,
 }
 
 

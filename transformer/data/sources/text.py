@@ -48,11 +48,11 @@ class Text:
                     f"data.{split}: expected SOURCE_FILE,TARGET_FILE, got {part!r}; "
                     "name exactly two files"
                 )
-            return _existing(split, names[0]), _existing(split, names[1])
+            return existing(split, names[0]), existing(split, names[1])
         stem = pathlib.Path(self.data.dir) / part
         languages = self.data.source_language, self.data.target_language
         source, target = (
-            _existing(split, plain, plain.with_name(plain.name + ".gz"))
+            existing(split, plain, plain.with_name(plain.name + ".gz"))
             for plain in (stem.with_name(f"{stem.name}.{x}") for x in languages)
         )
         return source, target
@@ -75,7 +75,12 @@ class Text:
         return sums
 
 
-def _existing(split: Split, *candidates: pathlib.Path) -> pathlib.Path:
+def existing(split: Split, *candidates: pathlib.Path) -> pathlib.Path:
+    """Return the first of some files that is there.
+
+    Raises:
+      UserError: if none is.
+    """
     for path in candidates:
         if path.is_file():
             return path

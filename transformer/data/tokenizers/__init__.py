@@ -17,6 +17,7 @@ from transformer.config import UserError
 from transformer.data.folder import Folder, opened
 from transformer.data.tokenizers.sentence_piece import SentencePiece
 from transformer.data.tokenizers.tokenizer import Pairs, Tokenizer
+from transformer.data.tokenizers.trees import InOrder, Tagged, TopDown
 from transformer.data.tokenizers.utf8 import Bytes
 from transformer.data.tokenizers.whitespace import Whitespace
 from transformer.files import sealed
@@ -39,6 +40,9 @@ TOKENIZERS: dict[str, type[Tokenizer]] = {
     "sentencepiece": SentencePiece,
     "whitespace": Whitespace,
     "bytes": Bytes,
+    "top_down": TopDown,
+    "tagged": Tagged,
+    "in_order": InOrder,
 }
 
 
@@ -95,9 +99,9 @@ def build_vocabulary(
       UserError: if the text cannot fill, or does not fit, ``tokenizer.vocab_size``.
     """
 
-    def build(model: str, *sides: int) -> Tokenizer:
+    def build(kind: str, model: str, *sides: int) -> Tokenizer:
         texts = (tuple(pair[side] for side in sides) for pair in pairs())
-        return TOKENIZERS[tokenizer.kind].build(texts, tokenizer, model)
+        return TOKENIZERS[kind].build(texts, tokenizer, model)
 
     if tokenizer.joint:
         if tokenizer.target_model not in ("", tokenizer.source_model):
@@ -105,11 +109,14 @@ def build_vocabulary(
                 "tokenizer.target_model: expected '' as tokenizer.joint=True, got "
                 f"{tokenizer.target_model!r}; set tokenizer.joint=False"
             )
-        source = build(tokenizer.source_model, 0, 1)
+        source = build(tokenizer.kind, tokenizer.source_model, 0, 1)
         vocabulary = Vocabulary(source, source)
     else:
-        source = build(tokenizer.source_model, 0)
-        target = build(tokenizer.target_model, 1)
+        source = build(tokenizer.kind, tokenizer.source_model, 0)
+        kind = tokenizer.target_kind
+        target = build(
+            tokenizer.kind if kind == "same" else kind, tokenizer.target_model, 1
+        )
         vocabulary = Vocabulary(source, target)
     vocabulary.save(folder)
     return vocabulary

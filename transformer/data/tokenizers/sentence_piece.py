@@ -12,14 +12,14 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from transformer import config
 from transformer.config import UserError
-from transformer.data.tokenizers.tokenizer import Texts, with_ellipses
+from transformer.data.tokenizers.tokenizer import OfText, Texts, with_ellipses
 from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
 
 # sentencepiece holds its training text in memory: this many pairs take 1.2 GB.
 TRAINING_PAIRS = 500_000
 
 
-class SentencePiece:
+class SentencePiece(OfText):
     """A sentencepiece model, its ids renumbered so that ours are the special ones.
 
     Models that this project trains have PAD, UNK, BOS, EOS = 0, 1, 2, 3 already. In
@@ -80,7 +80,7 @@ class SentencePiece:
     def _renumber(self, ids: list[int]) -> list[int]:
         return ids if self._same else [self._ours[i] for i in ids]
 
-    def decode(self, ids: Iterable[int]) -> str:
+    def decode(self, ids: Iterable[int], source: str = "") -> str:
         known = (self._known(i) for i in ids if i not in (PAD, BOS, EOS))
         return self._model.decode([self._theirs[i] for i in known])
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import collections
 import pathlib
 import typing
 from collections.abc import Iterable, Sequence
 
 from transformer import config
+from transformer.decode import Constraint
 from transformer.ids import BOS, EOS, PAD
 
 Pairs = Iterable[tuple[str, str]]
@@ -56,8 +58,19 @@ class Tokenizer(typing.Protocol):
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """Return ``encode`` of each text, on all cores where that is faster."""
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of ids; PAD, BOS and EOS are left out."""
+    def decode(self, ids: Iterable[int], source: str = "") -> str:
+        """Return the text of ids; PAD, BOS and EOS are left out.
+
+        Args:
+          ids: of the text.
+          source: what it was made of, for texts that take their words from there.
+        """
+
+    def repairs(self, ids: Iterable[int], source: str) -> collections.Counter[str]:
+        """Return how often ``decode`` mends what could be no text, by kind."""
+
+    def constraint(self) -> Constraint | None:
+        """Return which ids may follow each other in a search, None for any."""
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Return the written form of each id."""
@@ -73,6 +86,18 @@ class Tokenizer(typing.Protocol):
 
     def save(self, path: pathlib.Path) -> None:
         """Write the file that ``load_vocabulary`` reads."""
+
+
+class OfText:
+    """What tokenizers of plain text share."""
+
+    def repairs(self, ids: Iterable[int], source: str) -> collections.Counter[str]:
+        """Return nothing: any sequence of pieces is a text."""
+        return collections.Counter()
+
+    def constraint(self) -> Constraint | None:
+        """Return none: any sequence of pieces is a text."""
+        return None
 
 
 def with_ellipses(

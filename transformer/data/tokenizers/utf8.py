@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from typing import Self
 
 from transformer import config
-from transformer.data.tokenizers.tokenizer import Texts
+from transformer.data.tokenizers.tokenizer import OfText, Texts
 from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
 
 
-class Bytes:
+class Bytes(OfText):
     """The bytes of UTF-8: byte b has id 4 + b."""
 
     suffix = ".bytes"
@@ -36,7 +36,7 @@ class Bytes:
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         return [self.encode(text) for text in texts]
 
-    def decode(self, ids: Iterable[int]) -> str:
+    def decode(self, ids: Iterable[int], source: str = "") -> str:
         """Return the text; what is not UTF-8, UNK included, becomes U+FFFD."""
         shown = (i for i in ids if i not in (PAD, BOS, EOS))
         # 0xff never occurs in UTF-8.

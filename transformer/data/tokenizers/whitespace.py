@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 
 from transformer import config
 from transformer.config import UserError
-from transformer.data.tokenizers.tokenizer import Texts, with_ellipses
+from transformer.data.tokenizers.tokenizer import OfText, Texts, with_ellipses
 from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
 
 
-class Whitespace:
+class Whitespace(OfText):
     """Words of a text that is segmented already; ``"@@ "`` joins two of them.
 
     Args:
@@ -67,7 +67,7 @@ class Whitespace:
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         return [self.encode(text) for text in texts]
 
-    def decode(self, ids: Iterable[int]) -> str:
+    def decode(self, ids: Iterable[int], source: str = "") -> str:
         words = self.pieces(i for i in ids if i not in (PAD, BOS, EOS))
         return self.plain(" ".join(words))
 

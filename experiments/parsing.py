@@ -1,0 +1,104 @@
+"""English constituency parsing (section 6.3, Table 4): sentences in, trees out.
+
+``:wsj`` is the paper's model with 4 layers and d_model 1024, trained on the Wall Street
+Journal alone, ``:wsj_semi`` with the larger, automatically parsed corpora too. Both
+need treebanks of your own licence: put the trees of sections 2 to 21, 22 and 23, plain
+or .gz, into ``02-21.trees``, ``22.trees`` and ``23.trees`` of a folder, the larger
+corpora into ``high-confidence.trees`` and ``berkeley-parser.trees``. ``:as_run`` is the
+setting of the authors' first public code (tensor2tensor, commit 3d9c62f2). What the
+paper does not say is chosen here: dropout .2, the authors' in that code.
+
+    transformer train --config=experiments/parsing.py:wsj --config.data.dir=wsj \\
+        --workdir=runs/wsj
+
+``:craft`` is sized for CPUs and for a free treebank, 18,951 trees of biomedical
+articles: the repository UCDenver-ccp/CRAFT (CC BY 3.0). Its training and development
+trees are one file each, ``train.clean.trees`` and ``dev.clean.trees``; there is no
+test set of its own. ``:craft_tagged`` and ``:craft_in_order`` write trees otherwise,
+see ``transformer/trees/forms.py``.
+
+    transformer train --config=experiments/parsing.py:craft \\
+        --config.data.dir=craft-treebank --workdir=runs/craft
+"""
+
+import base
+from ml_collections import ConfigDict
+
+CRAFT = {"craft": "top_down", "craft_tagged": "tagged", "craft_in_order": "in_order"}
+
+
+def get_config(variant: str = "craft") -> ConfigDict:
+    """Return the configuration of a variant, as the text above names them."""
+    config = base.get_config()
+    config.name = f"parsing_{variant}"
+    config.data.source = "trees"
+    config.data.dir = "trees"
+    config.data.name = ""
+    config.data.source_language = "en"
+    config.data.target_language = "tree"
+    config.data.measure = "f1"
+    config.tokenizer.target_kind = "top_down"
+    config.tokenizer.joint = False
+    config.model.layers = 4
+    config.model.tying = "two"
+    config.model.dropout = 0.2
+    config.decode.alpha = 0.3
+    config.decode.beam = 21
+    config.decode.extra_tokens = 300
+    if variant in CRAFT:
+        _craft(config, CRAFT[variant])
+    elif variant in ("wsj", "wsj_semi"):
+        _wsj(config, variant)
+    elif variant == "as_run":
+        _wsj(config, "wsj")
+        _as_run(config)
+    else:
+        names = ", :".join([*CRAFT, "wsj", "wsj_semi", "as_run"])
+        raise ValueError(f"expected :{names}, got :{variant}")
+    return config
+
+
+def _wsj(config: ConfigDict, variant: str) -> None:
+    config.data.train = "02-21"
+    config.data.validation = "22"
+    config.data.test = "23"
+    config.tokenizer.vocab_size = 16_000
+    config.model.d_model = 1024
+    if variant == "wsj_semi":
+        config.data.train = "02-21+high-confidence+berkeley-parser"
+        config.tokenizer.vocab_size = 32_000
+
+
+def _as_run(config: ConfigDict) -> None:
+    config.data.max_length = 512
+    config.tokenizer.target_kind = "tagged"
+    config.tokenizer.vocab_size = 2**14
+    config.batch.tokens = 8 * 4096
+    config.model.tying = "none"
+    config.model.attention_dropout = 0.2
+    config.optimizer.scale = 5.0
+    config.optimizer.warmup = 16_000
+
+
+def _craft(config: ConfigDict, form: str) -> None:
+    config.data.train = "train.clean"
+    config.data.validation = "dev.clean"
+    config.data.test = "dev.clean"
+    config.data.max_length = 200
+    config.tokenizer.target_kind = form
+    config.tokenizer.vocab_size = 8000
+    config.batch.tokens = 2048
+    config.batch.shapes = 16
+    config.batch.length_multiple = 2
+    config.model.d_model = 256
+    config.model.d_ff = 1024
+    config.model.heads = 4
+    config.optimizer.scale = 0.506  # the peak is .001
+    config.optimizer.warmup = 1000
+    config.train.steps = 12_000
+    config.train.evaluate_every = 500
+    config.train.checkpoint_every = 250
+    config.train.checkpoint_minutes = 0.0
+    config.train.keep = 10
+    config.decode.average = 10
+    config.decode.beam = 4

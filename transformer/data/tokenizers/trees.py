@@ -1,0 +1,136 @@
+"""Symbols of constituency trees: a decoder writes brackets, never words."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import hashlib
+import itertools
+import pathlib
+from collections.abc import Iterable, Sequence
+from typing import Self, get_args
+
+from transformer import config
+from transformer.data.tokenizers.tokenizer import Texts
+from transformer.decode import grammars
+from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
+from transformer.trees import brackets, forms
+from transformer.trees.forms import Form, Kind, Symbol
+
+
+class Trees:
+    """Trees in brackets to symbols and back; the words come from the source.
+
+    Args:
+      symbols: of ids 4, 5, ...
+    """
+
+    form: Form
+    suffix: str
+
+    def __init__(self, symbols: Sequence[Symbol]) -> None:
+        self.symbols = tuple(symbols)
+        self._ids = {symbol: id_ for id_, symbol in enumerate(symbols, len(SPECIAL))}
+
+    @classmethod
+    def build(
+        cls, texts: Iterable[Texts], tokenizer: config.Tokenizer, model: str
+    ) -> Self:
+        """Take all symbols that occur, beginnings and ends of the same labels."""
+        found: set[Symbol] = set()
+        for text in itertools.chain.from_iterable(texts):
+            found.update(forms.linearise(cls.form, brackets.parse(text)))
+        return cls(sorted(found))
+
+    @classmethod
+    def load(cls, path: pathlib.Path) -> Self:
+        lines = path.read_bytes().decode().split("\n")[:-1]
+        return cls([_symbol(line) for line in lines])
+
+    @property
+    def size(self) -> int:
+        return len(SPECIAL) + len(self.symbols)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        return hashlib.sha256(f"{self.form}\n{self._text()}".encode()).hexdigest()
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of a tree in brackets; see ``forms.linearise``."""
+        tree = brackets.clean(brackets.parse(text))
+        return [self._ids.get(x, UNK) for x in forms.linearise(self.form, tree)]
+
+    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        return [self.encode(text) for text in texts]
+
+    def decode(self, ids: Iterable[int], source: str = "") -> str:
+        """Return the tree over the words of its source, on one line, in brackets."""
+        return brackets.write(self._built(ids, source)[0])
+
+    def repairs(self, ids: Iterable[int], source: str) -> collections.Counter[str]:
+        """Return how often ``decode`` makes each repair; see ``forms.build``."""
+        return self._built(ids, source)[1]
+
+    def _built(
+        self, ids: Iterable[int], source: str
+    ) -> tuple[brackets.Tree, collections.Counter[str]]:
+        shown = (i for i in ids if i not in (PAD, BOS, EOS))
+        symbols = (
+            self.symbols[i - len(SPECIAL)] if len(SPECIAL) <= i < self.size else None
+            for i in shown
+        )
+        return forms.build(self.form, symbols, brackets.split_words(source))
+
+    def constraint(self) -> grammars.Grammar:
+        """Return the grammar of the trees that can be written."""
+        return grammars.of_symbols(self.form, self.symbols)
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        return [self._piece(int(i)) for i in ids]
+
+    def labels(self, ids: Sequence[int]) -> list[str]:
+        return self.pieces(ids)
+
+    def words(self, ids: Sequence[int]) -> list[int]:
+        """Return the number of each symbol: each stands alone."""
+        return list(range(len(ids)))
+
+    def plain(self, text: str) -> str:
+        return text
+
+    def save(self, path: pathlib.Path) -> None:
+        path.write_bytes(self._text().encode())
+
+    def _piece(self, id_: int) -> str:
+        if id_ < len(SPECIAL) or id_ >= self.size:
+            return SPECIAL[id_ if 0 <= id_ < self.size else UNK]
+        return forms.written(self.form, self.symbols[id_ - len(SPECIAL)])
+
+    def _text(self) -> str:
+        return "".join(f"{kind} {label}\n" for kind, label in self.symbols)
+
+
+def _symbol(line: str) -> Symbol:
+    """Return the symbol of a line of the file."""
+    for kind in get_args(Kind):
+        if line.startswith(f"{kind} "):
+            return Symbol(kind, line.removeprefix(f"{kind} "))
+    raise ValueError(line)
+
+
+class TopDown(Trees):
+    """``(S (NP XX )NP (VP XX )VP )S``."""
+
+    form, suffix = "top_down", ".top_down"
+
+
+class Tagged(Trees):
+    """``S NP NNP /NP VP VBZ /VP /S``."""
+
+    form, suffix = "tagged", ".tagged"
+
+
+class InOrder(Trees):
+    """``SH PJ-NP RE-NP PJ-S SH PJ-VP RE-VP RE-S``."""
+
+    form, suffix = "in_order", ".in_order"
