@@ -58,11 +58,13 @@ class Tree:
       nodes: the empty hypothesis, then those of the first step, and so on.
       results: their numbers among the nodes, the best first.
       beam: J.
+      source: the sentence.
     """
 
     nodes: list[Node]
     results: list[int]
     beam: int
+    source: str
 
 
 def trace(translator: Translator, source: str, **search: Any) -> Tree:
@@ -100,7 +102,7 @@ def trace(translator: Translator, source: str, **search: Any) -> Tree:
     with memory.enough(*fitting.search_memory(settings)):
         check.compiled(_record.lower(*arguments).compile())
         record = jax.device_get(_record(*arguments))
-    return _Reader(settings).read(jax.tree.map(lambda x: x[0], record))
+    return _Reader(settings, source).read(jax.tree.map(lambda x: x[0], record))
 
 
 _search_variables = jax.jit(models.search_variables, static_argnums=0)
@@ -141,8 +143,8 @@ class _Candidate(NamedTuple):
 class _Reader:
     """Reads the record of a search; ``live`` and ``finished`` are numbers of nodes."""
 
-    def __init__(self, settings: Search) -> None:
-        self._beam = settings.beam
+    def __init__(self, settings: Search, source: str) -> None:
+        self._beam, self._source = settings.beam, source
         self._penalty = length_penalty(settings.length_penalty, settings.alpha)
         self.nodes = [Node(-1, (), 0.0, "continued", 0.0)]
         self.live: list[int] = [0]
@@ -161,7 +163,7 @@ class _Reader:
         for number in self.live:
             self.nodes[number].fate = "unfinished"
         results = [*self.finished, *self.live][: self._beam]
-        return Tree(self.nodes, results, self._beam)
+        return Tree(self.nodes, results, self._beam, self._source)
 
     def _extend(self, best: list[_Candidate]) -> None:
         """Add the nodes of one step."""
@@ -249,7 +251,7 @@ def tables(translator: Translator, tree: Tree) -> list[Table]:
     results = [
         (
             str(place),
-            _text(translator, node),
+            _text(translator, tree, node),
             node.fate,
             str(len(node.ids)),
             f"{node.log_probability:.3f}",
@@ -258,7 +260,11 @@ def tables(translator: Translator, tree: Tree) -> list[Table]:
         for place, node in enumerate((tree.nodes[n] for n in tree.results), start=1)
     ]
     pruned = [
-        (str(len(node.ids) + 1), _text(translator, node), f"{node.log_probability:.3f}")
+        (
+            str(len(node.ids) + 1),
+            _text(translator, tree, node),
+            f"{node.log_probability:.3f}",
+        )
         for node in tree.nodes
         if node.fate == "pruned"
     ]
@@ -276,5 +282,6 @@ def tables(translator: Translator, tree: Tree) -> list[Table]:
     ]
 
 
-def _text(translator: Translator, node: Node) -> str:
-    return translator.vocabulary.target.decode(i for i in node.ids if i != EOS)
+def _text(translator: Translator, tree: Tree, node: Node) -> str:
+    ids = [i for i in node.ids if i != EOS]
+    return translator.vocabulary.target.decode(ids, tree.source)
