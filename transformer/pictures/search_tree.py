@@ -58,13 +58,11 @@ class Tree:
       nodes: the empty hypothesis, then those of the first step, and so on.
       results: their numbers among the nodes, the best first.
       beam: J.
-      source: the sentence.
     """
 
     nodes: list[Node]
     results: list[int]
     beam: int
-    source: str
 
 
 def trace(translator: Translator, source: str, **search: Any) -> Tree:
@@ -102,7 +100,7 @@ def trace(translator: Translator, source: str, **search: Any) -> Tree:
     with memory.enough(*fitting.search_memory(settings)):
         check.compiled(_record.lower(*arguments).compile())
         record = jax.device_get(_record(*arguments))
-    return _Reader(settings, source).read(jax.tree.map(lambda x: x[0], record))
+    return _Reader(settings).read(jax.tree.map(lambda x: x[0], record))
 
 
 _search_variables = jax.jit(models.search_variables, static_argnums=0)
@@ -143,8 +141,8 @@ class _Candidate(NamedTuple):
 class _Reader:
     """Reads the record of a search; ``live`` and ``finished`` are numbers of nodes."""
 
-    def __init__(self, settings: Search, source: str) -> None:
-        self._beam, self._source = settings.beam, source
+    def __init__(self, settings: Search) -> None:
+        self._beam = settings.beam
         self._penalty = length_penalty(settings.length_penalty, settings.alpha)
         self.nodes = [Node(-1, (), 0.0, "continued", 0.0)]
         self.live: list[int] = [0]
@@ -163,7 +161,7 @@ class _Reader:
         for number in self.live:
             self.nodes[number].fate = "unfinished"
         results = [*self.finished, *self.live][: self._beam]
-        return Tree(self.nodes, results, self._beam, self._source)
+        return Tree(self.nodes, results, self._beam)
 
     def _extend(self, best: list[_Candidate]) -> None:
         """Add the nodes of one step."""
@@ -251,7 +249,7 @@ def tables(translator: Translator, tree: Tree) -> list[Table]:
     results = [
         (
             str(place),
-            _text(translator, tree, node),
+            _text(translator, node),
             node.fate,
             str(len(node.ids)),
             f"{node.log_probability:.3f}",
@@ -262,7 +260,7 @@ def tables(translator: Translator, tree: Tree) -> list[Table]:
     pruned = [
         (
             str(len(node.ids) + 1),
-            _text(translator, tree, node),
+            _text(translator, node),
             f"{node.log_probability:.3f}",
         )
         for node in tree.nodes
@@ -282,6 +280,5 @@ def tables(translator: Translator, tree: Tree) -> list[Table]:
     ]
 
 
-def _text(translator: Translator, tree: Tree, node: Node) -> str:
-    ids = [i for i in node.ids if i != EOS]
-    return translator.vocabulary.target.decode(ids, tree.source)
+def _text(translator: Translator, node: Node) -> str:
+    return translator.vocabulary.target.decode(i for i in node.ids if i != EOS)
