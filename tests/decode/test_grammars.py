@@ -22,7 +22,7 @@ from transformer import decode
 from transformer.decode.grammars import Grammar, of_symbols
 from transformer.ids import BOS, EOS, SPECIAL
 from transformer.trees import brackets, forms
-from transformer.trees.forms import FORMS, Symbol
+from transformer.trees.forms import FORMS, Form, Symbol
 
 Nested = tuple | str  # (label, *children), or the tag of a word
 
@@ -119,7 +119,8 @@ def mask(grammar: Grammar, ids: Any, position: Any, counts: Any, limits: Any) ->
 
 def reached(grammar: Grammar, words: int, limit: int) -> list[list[int]]:
     """Return all outputs that the masks lead to, EOS included or cut at the limit."""
-    live, found = [[]], []
+    live: list[list[int]] = [[]]
+    found: list[list[int]] = []
     while live:
         position = len(live[0])
         ids = np.zeros((4096, 1, limit), np.int32)  # one shape for all: one program
@@ -234,7 +235,7 @@ def start_of(table: Any, beams: int) -> Any:
     return jnp.arange(len(table)), jnp.zeros((len(table), beams), jnp.int32)
 
 
-def drawn(seed: int, batch: int, form: str, scale: float = 2.0) -> np.ndarray:
+def drawn(seed: int, batch: int, form: Form, scale: float = 2.0) -> np.ndarray:
     """Draw a table of logits; it has 3 rows more than the vocabulary has ids."""
     size = len(SPECIAL) + len(symbols_of(form)) + 3
     rng = np.random.default_rng(seed)
@@ -319,7 +320,7 @@ def test_random_walks_end_as_trees_of_the_words(form):
 
 
 def test_greedy_search_is_a_beam_of_one():
-    form = "in_order"
+    form: Form = "in_order"
     grammar, table = of_symbols(form, symbols_of(form)), drawn(4, 20, form)
     counts, limits = arrays([1, 2, 3, 5] * 5, [12, 9, 20, 8] * 5)
     one = run(grammar, table, counts, limits, length=20, beams=1)
@@ -333,7 +334,8 @@ def test_greedy_search_is_a_beam_of_one():
 
 
 def test_a_sentence_alone_is_as_in_a_batch_that_is_halved():
-    form, batch = "top_down", 40
+    form: Form = "top_down"
+    batch = 40
     grammar, table = of_symbols(form, symbols_of(form)), drawn(5, batch, form)
     rng = np.random.default_rng(6)
     counts = rng.integers(0, 6, batch).astype(np.int32)
