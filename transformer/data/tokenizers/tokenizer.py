@@ -11,6 +11,9 @@ from transformer import config
 from transformer.ids import BOS, EOS, PAD
 from transformer.trees.brackets import Tree
 
+if typing.TYPE_CHECKING:
+    from transformer.decode import Constraint
+
 Pairs = Iterable[tuple[str, str]]
 Texts = tuple[str, ...]  # of one pair
 
@@ -73,6 +76,9 @@ class Tokenizer(typing.Protocol):
     def repairs(self, ids: Iterable[int], source: str) -> collections.Counter[str]:
         """Return how often ``decode`` mends what could be no text, by kind."""
 
+    def constraint(self) -> Constraint | None:
+        """Return which ids may follow each other in a search, None for any."""
+
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Return the written form of each id."""
 
@@ -106,6 +112,10 @@ class OfText:
     def repairs(self, ids: Iterable[int], source: str) -> collections.Counter[str]:
         """Return nothing: any sequence of pieces is a text."""
         return collections.Counter()
+
+    def constraint(self) -> Constraint | None:
+        """Return none: any sequence of pieces is a text."""
+        return None
 
 
 def with_ellipses(

@@ -8,13 +8,16 @@ import hashlib
 import itertools
 import pathlib
 from collections.abc import Iterable, Sequence
-from typing import Self, get_args
+from typing import TYPE_CHECKING, Self, get_args
 
 from transformer import config
 from transformer.data.tokenizers.tokenizer import Texts
 from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
 from transformer.trees import brackets, forms
 from transformer.trees.forms import Form, Kind, Symbol
+
+if TYPE_CHECKING:
+    from transformer.decode import grammars
 
 
 class Trees:
@@ -86,6 +89,12 @@ class Trees:
             for i in _shown(ids)
         )
         return forms.build(self.form, symbols, brackets.split_words(self.reads(source)))
+
+    def constraint(self) -> grammars.Grammar:
+        """Return the grammar of the trees that can be written."""
+        from transformer.decode import grammars  # loads jax, of which data have no use
+
+        return grammars.of_symbols(self.form, self.symbols)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._piece(int(i)) for i in ids]
