@@ -5,6 +5,9 @@ from support.calls import error, programme
 from support.paths import EXPERIMENTS
 
 from transformer.cli import main as cli
+from transformer.cli.flags import Command, file_flag
+from transformer.cli.parse import parse
+from transformer.config import UserError
 
 pytestmark = pytest.mark.usefixtures("started")
 BASE = f"--config={EXPERIMENTS / 'base.py'}"
@@ -112,6 +115,38 @@ BASE = f"--config={EXPERIMENTS / 'base.py'}"
 )
 def test_mistakes_in_flags(capsys, arguments, expected):
     assert expected in error(capsys, *arguments)
+
+
+# ---- arguments by place --------------------------------------------------------------
+
+PLACES = {"first": file_flag("one file"), "more...": file_flag("other files")}
+
+
+@pytest.mark.parametrize(
+    "arguments, first, more",
+    [(["a"], "a", []), (["a", "--output=o", "b", "--", "-c"], "a", ["b", "-c"])],
+)
+def test_arguments_by_place(arguments, first, more):
+    command = Command(lambda values: 0, (), ("output",), positional=PLACES)
+    assert command.usage == " FIRST [MORE ...]"
+    values = parse("some", command, arguments)
+    assert (values.first, values.more) == (first, more)
+
+
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        ([], "some: expected FIRST [MORE ...], got none; see transformer some --help"),
+        (["--first=a"], "some: expected one of its flags, got --first; see"),
+        ([""], "FIRST: expected some text, got ''; change it"),
+        (["a", "b", "--output=b"], "--output: expected another file than MORE, got b"),
+    ],
+)
+def test_mistakes_in_arguments_by_place(arguments, expected):
+    command = Command(lambda values: 0, (), ("output",), positional=PLACES)
+    with pytest.raises(UserError) as refused:
+        parse("some", command, arguments)
+    assert expected in str(refused.value)
 
 
 # ---- flags without effect ------------------------------------------------------------

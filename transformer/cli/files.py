@@ -175,7 +175,7 @@ def check_output(command: Command, values: flags.FlagValues) -> None:
     for flag, read in _read_files(command, values):
         if _is_same(path, read):
             raise UserError(
-                f"--output: expected another file than --{flag}, got {path} for both; "
+                f"--output: expected another file than {flag}, got {path} for both; "
                 "choose another"
             )
     _refuse_files_of_a_run(path)
@@ -187,10 +187,18 @@ def _read_files(
     for name, flag in command.flags().items():
         file = values[name].value
         if flag.reads and file is not None:
-            yield name, str(file)
+            yield f"--{name}", str(file)
+    for name, argument in command.positional.items():
+        name = name.removesuffix("...")
+        given = values[name].value
+        if argument.reads:
+            yield from (
+                (name.upper(), file)
+                for file in (given if isinstance(given, list) else [given])
+            )
     if "config" in values and values["config"].value is not None:
         given = config_flags.get_config_filename(values["config"])
-        yield "config", given.partition(":")[0]
+        yield "--config", given.partition(":")[0]
 
 
 def _is_same(path: str, other: str) -> bool:

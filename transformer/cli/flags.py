@@ -6,7 +6,7 @@ import dataclasses
 import math
 import sys
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 from absl import flags
@@ -31,7 +31,7 @@ class Flag:
         """Return the value that was typed.
 
         Args:
-          name: of the flag.
+          name: of the flag or argument, as a user knows it.
           text: what was typed, or the default.
 
         Raises:
@@ -45,7 +45,7 @@ class Flag:
         if value is None or wrong:
             more = [check.expected.removeprefix("a number ") for check in wrong[:1]]
             expected = ", ".join([*_KINDS[self.kind], *more])
-            raise UserError(f"--{name}: expected {expected}, got {text!r}; change it")
+            raise UserError(f"{name}: expected {expected}, got {text!r}; change it")
         return value
 
 
@@ -112,12 +112,23 @@ class Command:
     optional: tuple[str, ...] = ()
     own: dict[str, Flag] = dataclasses.field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
+    # Arguments by place; of a last one "run..." there may be none or more: a list.
+    positional: Mapping[str, Flag] = dataclasses.field(default_factory=dict)
 
     @property
     def summary(self) -> str:
         """What it does: the first line of the file of its function."""
         first = (sys.modules[self.run.__module__].__doc__ or "").partition("\n")[0]
         return first[:1].lower() + first[1:].removesuffix(".")
+
+    @property
+    def usage(self) -> str:
+        """Its arguments by place as a line of help shows them: `` GOLD [RUN ...]``."""
+        names = [
+            f"[{name.removesuffix('...')} ...]" if name.endswith("...") else name
+            for name in self.positional
+        ]
+        return "".join(f" {name.upper()}" for name in names)
 
     def flags(self) -> dict[str, Flag]:
         """Return its flags; those in ``own`` mean something else than elsewhere."""

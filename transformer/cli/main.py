@@ -130,8 +130,10 @@ def _overview() -> str:
 
 def _help(name: str) -> str:
     command = COMMANDS[name]
-    usage = "".join(f" --{flag}=..." for flag in command.required)
+    usage = command.usage + "".join(f" --{flag}=..." for flag in command.required)
     lines = [f"usage: transformer {name}{usage}", "", command.summary, ""]
+    for argument, one in command.positional.items():
+        lines.append(f"  {argument.upper()}\n      {one.help}")
     for flag, one in command.flags().items():
         shown = one.default is not None and one.default is not False
         default = f" (default: {one.default})" if shown else ""

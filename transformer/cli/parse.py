@@ -24,12 +24,13 @@ def parse(name: str, command: Command, arguments: list[str]) -> flags.FlagValues
 
     Args:
       name: of the command.
-      command: its flags.
+      command: its flags and arguments.
       arguments: what was typed behind the name.
 
     Raises:
       UserError: for a flag that is unknown, missing, of a wrong value or without
-        effect, and for an output that cannot be written or is an input.
+        effect, for arguments that are missing or too many, and for an output that
+        cannot be written or is an input.
     """
     values = _defined(command, arguments)
     try:
@@ -39,10 +40,7 @@ def parse(name: str, command: Command, arguments: list[str]) -> flags.FlagValues
         raise UserError(_unknown(name, error.flagname, [*values])) from None
     except (flags.Error, ValueError) as error:
         raise UserError(_flag_error(name, str(error), values)) from None
-    if rest:
-        raise UserError(
-            f"{name}: expected flags only, got {rest[0]!r}; use --FLAG=VALUE"
-        )
+    _place(name, command, values, rest)
     for flag in command.required:
         if values[flag].value is None:
             help_ = command.flags()[flag].help
@@ -69,12 +67,35 @@ def _defined(command: Command, arguments: list[str]) -> flags.FlagValues:
     return values
 
 
+def _place(
+    name: str, command: Command, values: flags.FlagValues, rest: list[str]
+) -> None:
+    """Give arguments by place their values, as flags have theirs."""
+    last = [one for one in command.positional if one.endswith("...")]
+    least = len(command.positional) - len(last)
+    if len(rest) < least or len(rest) > least and not last:
+        if not command.positional:
+            raise UserError(
+                f"{name}: expected flags only, got {rest[0]!r}; use --FLAG=VALUE"
+            )
+        got = " ".join(map(repr, rest)) or "none"
+        raise UserError(
+            f"{name}: expected{command.usage}, got {got}; see transformer {name} --help"
+        )
+    for place, (argument, one) in enumerate(command.positional.items()):
+        argument = argument.removesuffix("...")
+        texts = rest[place:] if place == least else rest[place : place + 1]
+        found = [one.parse(argument.upper(), text) for text in texts]
+        flags.DEFINE_string(argument, None, one.help, values)
+        values[argument].value = found if place == least else found[0]
+
+
 class _Parser(flags.ArgumentParser):
     def __init__(self, name: str, flag: Flag) -> None:
         self._name, self._flag = name, flag
 
     def parse(self, text: Any) -> Any:
-        return self._flag.parse(self._name, text)
+        return self._flag.parse(f"--{self._name}", text)
 
 
 def _refuse_unlisted(arguments: Sequence[str]) -> None:
