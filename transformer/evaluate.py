@@ -192,6 +192,10 @@ def _measure(
         settings.data.measure: {
             name: dataclasses.asdict(score) for name, score in scores.items()
         },
+        **{
+            name: dataclasses.asdict(score(lines, references))
+            for name, score in measures.BESIDE.get(settings.data.measure, {}).items()
+        },
         "seconds_to_translate": seconds,
     }, lines
 
@@ -217,6 +221,8 @@ def _report(
     measure = settings.data.measure
     for variant, score in measured[measure].items():
         log(f"{measure.upper()} {score['value']:5.2f}  {variant}  {score['signature']}")
+    for name in measures.BESIDE.get(measure, {}):
+        log(f"{name} {measured[name]['value']:5.2f}  {measured[name]['signature']}")
 
 
 def _show_samples(

@@ -52,7 +52,9 @@ KNOWN_BY = {
     "optax": {"nn/optimizer.py", "step.py"},
     "orbax": {"run/checkpoints.py"},
     "rich": {"run/records.py"},
-    "sacrebleu": {"metrics/bleu.py"},
+    "sacrebleu": {
+        f"metrics/{name}.py" for name in ("bleu", "chrf_ter", "significance")
+    },
     "sacremoses": {"metrics/bleu.py"},
     "scipy": {"paper/statistics.py"},
     "sentencepiece": {"data/tokenizers/sentence_piece.py"},

@@ -25,7 +25,7 @@ from transformer.data.sources import number_words
 from transformer.evaluate import average, evaluate, steps_to_average
 from transformer.files import lock
 from transformer.ids import BOS
-from transformer.metrics import bleu
+from transformer.metrics import bleu, chrf_ter
 from transformer.objective import corpus_sums
 from transformer.parallel import sizes
 from transformer.prepare import prepare
@@ -126,7 +126,13 @@ def test_results_tell_what_was_measured(trained):
 @pytest.mark.parametrize("kind, bits", [("bytes", 1), ("sentencepiece", 0)])
 def test_the_perplexity_of_bytes_is_told_in_bits_too(kind, bits):
     lines: list[str] = []
-    measured = {"perplexity": 8.0, "nll": math.log(8), "exact_match": 0.5, "bleu": {}}
+    measured: dict[str, Any] = {
+        "perplexity": 8.0,
+        "nll": math.log(8),
+        "exact_match": 0.5,
+        "bleu": {},
+    }
+    measured |= dict.fromkeys(chrf_ter.BESIDE, {"value": 1.0, "signature": "x"})
     settings = base(**{"tokenizer.kind": kind})
     evaluation._report("last", 40, "test", settings, measured, lines.append)
     assert lines[1] == "perplexity 8.000 per token"
@@ -161,6 +167,9 @@ def test_every_variant_of_bleu_is_that_of_the_sentences(trained, name):
         assert score["value"] == expected.value
         assert score["signature"] == expected.signature
         assert "|lines:6" in score["signature"]
+    for measure, score in chrf_ter.BESIDE.items():
+        value = score(translations, references)
+        assert found[name][measure] == dataclasses.asdict(value)
     assert found[name]["exact_match"] == bleu.exact_match(translations, references)
 
 

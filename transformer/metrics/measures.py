@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from transformer import config
-from transformer.metrics import bleu
+from transformer.metrics import bleu, chrf_ter
 from transformer.metrics.bleu import Score
 
 # (hypotheses, references, target language) -> the score of each variant
 Measure = Callable[[Sequence[str], Sequence[str], str], Mapping[str, Score]]
 
 MEASURES: dict[str, Measure] = {"bleu": bleu.score_all}
+
+# (hypotheses, references) -> what the final evaluation adds to a measure, by name
+Beside = Callable[[Sequence[str], Sequence[str]], chrf_ter.Value]
+BESIDE: dict[str, Mapping[str, Beside]] = {"bleu": chrf_ter.BESIDE}
 
 
 def measure_of(data: config.Data) -> Measure:
