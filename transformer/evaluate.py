@@ -18,7 +18,7 @@ from transformer.data.sources import Split
 from transformer.metrics import bleu, measures
 from transformer.parallel import hosts, sizes
 from transformer.prepare import Prepared, prepare
-from transformer.run import checkpoints, folder
+from transformer.run import checkpoints, folder, texts
 from transformer.run.checkpoints import Checkpoints
 from transformer.run.meter import LARGEST, diverged
 from transformer.run.records import announce
@@ -38,6 +38,7 @@ def evaluate(
     step: int | None = None,
     average: int | None = None,
     log: Callable[[str], None] = announce,
+    output: Path | None = None,
 ) -> Path:
     """Measure a trained model and write the results.
 
@@ -56,6 +57,7 @@ def evaluate(
         says so.
       average: K, None = ``decode.average`` of the configuration.
       log: takes the results, one line at a time.
+      output: folder to write the sentences to, see ``run.texts``.
 
     Returns:
       The path of results.json, or of the file in ``results`` of another evaluation.
@@ -66,7 +68,8 @@ def evaluate(
     """
     folder.check_writable(workdir)
     with hosts.holding(workdir):
-        return evaluate_held(workdir, split, step, average, hosts.once(log))
+        once = hosts.once(log)
+        return evaluate_held(workdir, split, step, average, once, output)
 
 
 def evaluate_held(
@@ -75,6 +78,7 @@ def evaluate_held(
     step: int | None = None,
     average: int | None = None,
     log: Callable[[str], None] = announce,
+    output: Path | None = None,
 ) -> Path:
     """Evaluate in a workdir that this process holds; see ``evaluate``."""
     settings, _ = open_run(workdir)
@@ -105,6 +109,8 @@ def evaluate_held(
     path = folder.results_path(workdir, split, it.averaged)
     if hosts.primary():
         path = folder.write_results(workdir, results, usual)
+        if output is not None:
+            texts.write(output, settings.data, sources, references, translations)
     hosts.barrier("results")
     log(f"results: {path}")
     return path

@@ -51,9 +51,11 @@ KNOWN_BY = {
     "num2words": {"data/sources/number_words.py"},
     "optax": {"nn/optimizer.py", "step.py"},
     "orbax": {"run/checkpoints.py"},
+    "pyarrow": {"data/sources/parquet.py"},
     "rich": {"run/records.py"},
     "sacrebleu": {
-        f"metrics/{name}.py" for name in ("bleu", "chrf_ter", "significance")
+        *(f"metrics/{name}.py" for name in ("bleu", "chrf_ter", "significance")),
+        "data/sources/sacrebleu_sets.py",
     },
     "sacremoses": {"metrics/bleu.py"},
     "scipy": {"paper/statistics.py"},

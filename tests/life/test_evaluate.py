@@ -263,12 +263,21 @@ def contents(run: Path) -> dict[str, bytes]:
 
 def test_another_step_and_split_are_evaluated(run):
     before = contents(run)
-    path = evaluate(run, "validation", step=30, average=1, log=lambda line: None)
+    output = run / "texts" / "of"
+    path = evaluate(
+        run, "validation", step=30, average=1, log=lambda line: None, output=output
+    )
     assert path == run / "results" / "validation_step30_average1.json"
     found = json.loads(path.read_text())
     assert (found["split"], found["step"]) == ("validation", 30)
     assert found["averaged_steps"] == [30] and "average" not in found
     assert len(found["sentences"]) == PAIRS["validation"]
+    lines = {x.name: x.read_text().split("\n")[:-1] for x in output.iterdir()}
+    wanted = {"source": "sources.en", "reference": "references.de"}
+    wanted |= {"last": "hypotheses.last.de"}
+    assert lines.keys() == set(wanted.values())
+    for key, name in wanted.items():
+        assert lines[name] == [one[key] for one in found["sentences"]]
     # What report reads and what translate takes stays that of the run's end.
     assert contents(run) == before
     prepared = prepare(SETTINGS, run)

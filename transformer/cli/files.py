@@ -163,6 +163,10 @@ def check_output(command: Command, values: flags.FlagValues) -> None:
     path = values["output"].value if "output" in values else None
     if path is None:
         return
+    if command.flags()["output"].folder:
+        _refuse_files_of_a_run(path)
+        writable(Path(path), "output")
+        return
     if os.path.isdir(path):
         raise _unwritable(path, os.strerror(errno.EISDIR))
     if _is_stream(path):
@@ -189,13 +193,10 @@ def _read_files(
         if flag.reads and file is not None:
             yield f"--{name}", str(file)
     for name, argument in command.positional.items():
-        name = name.removesuffix("...")
-        given = values[name].value
+        given = values[name.removesuffix("...")].value
         if argument.reads:
-            yield from (
-                (name.upper(), file)
-                for file in (given if isinstance(given, list) else [given])
-            )
+            for file in given if isinstance(given, list) else [given]:
+                yield name.removesuffix("...").upper(), str(file)
     if "config" in values and values["config"].value is not None:
         given = config_flags.get_config_filename(values["config"])
         yield "--config", given.partition(":")[0]
@@ -213,7 +214,7 @@ def _refuse_files_of_a_run(path: str) -> None:
         first = below.relative_to(above).parts[0]
         if first in _OF_A_RUN and (above / "config.json").is_file():
             raise UserError(
-                f"--output: expected a file that is no part of the run in {above}, "
+                f"--output: expected a place that is no part of the run in {above}, "
                 f"got {path}; choose another"
             )
 

@@ -170,6 +170,7 @@ def _train(texts: Iterable[str], tokenizer: config.Tokenizer) -> SentencePiece:
             unk_id=UNK,
             bos_id=BOS,
             eos_id=EOS,
+            user_defined_symbols=[x for x in tokenizer.symbols.split(",") if x],
             minloglevel=3,
         )
     except RuntimeError as error:
