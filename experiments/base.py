@@ -8,7 +8,23 @@ first public code ran (tensor2tensor, commit 3d9c62f2 of 2017-06-15).
     transformer train --config=experiments/base.py:as_run --workdir=runs/as_run
 """
 
+from collections.abc import Mapping
+from typing import TypeVar
+
 from ml_collections import ConfigDict
+
+Choice = TypeVar("Choice")
+
+
+def choose(choices: Mapping[str, Choice], name: str) -> Choice:
+    """Return what the name after the colon of ``--config`` stands for.
+
+    Raises:
+      ValueError: if it stands for nothing.
+    """
+    if name not in choices:
+        raise ValueError(f"expected :{', :'.join(choices)}, got :{name}")
+    return choices[name]
 
 
 def get_config(variant: str = "as_written") -> ConfigDict:

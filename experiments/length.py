@@ -21,6 +21,7 @@ its last row, as evaluation says.
 
 from typing import Any
 
+import base
 import number_words
 from ml_collections import ConfigDict
 
@@ -39,14 +40,12 @@ POSITIONS: dict[str, dict[str, Any]] = {
 
 def get_config(positions: str = "sinusoidal") -> ConfigDict:
     """Return the configuration of a kind of position, one of ``POSITIONS``."""
-    if positions not in POSITIONS:
-        raise ValueError(f"expected :{', :'.join(POSITIONS)}, got :{positions}")
+    changes = base.choose(POSITIONS, positions)
     config = number_words.get_config()
     config.name = f"length_{positions}"
     config.data.digits = 6
     config.data.test_digits = 9
     config.data.max_length = LONGEST
-    config.decode.extra_tokens = 50
     config.model.positions = positions
-    config.update_from_flattened_dict(POSITIONS[positions])
+    config.update_from_flattened_dict(changes)
     return config

@@ -45,6 +45,9 @@ hour on 2 CPU cores (a step takes some 3.5 s of processor time) and was not trai
         --config.data.dir=multi30k/raw --workdir=runs/bytenet
 """
 
+import functools
+from collections.abc import Callable
+
 import base
 import bytenet
 import convs2s
@@ -54,7 +57,6 @@ from ml_collections import ConfigDict
 # Per sentence, EOS included: the published recipe adds the losses of a sentence up,
 # here they are averaged over tokens.
 TARGET_TOKENS = 15.0
-RECURRENT = ("cgru", "rnnsearch", "luong", "encdec")
 
 
 def get_config(variant: str = "raw") -> ConfigDict:
@@ -83,31 +85,25 @@ def get_config(variant: str = "raw") -> ConfigDict:
     config.train.keep = 10
     config.decode.beam = 5
     config.decode.average = 10
-    if variant == "tiny":
-        _tiny(config)
-    elif variant == "raw":
-        _raw(config)
-    elif variant in RECURRENT:
-        _recurrent(config, variant)
-    elif variant == "convs2s":
-        _convs2s(config)
-    elif variant == "bytenet":
-        _bytenet(config)
-    else:
-        names = ", :".join(["raw", "tiny", *RECURRENT, "convs2s", "bytenet"])
-        raise ValueError(f"expected :{names}, got :{variant}")
+    base.choose(_VARIANTS, variant)(config)
     return config
 
 
-def _tiny(config: ConfigDict) -> None:
+def _segmented(config: ConfigDict, *, joint: bool) -> None:
+    """Read text that is segmented already, and search as its published scores do."""
     config.tokenizer.kind = "whitespace"
     config.tokenizer.vocab_size = 0
+    config.tokenizer.joint = joint
+    config.decode.alpha = 1.0
+    config.decode.length_penalty = "power"
+
+
+def _tiny(config: ConfigDict) -> None:
+    _segmented(config, joint=True)
     config.batch.lengths = 2  # the published run had two devices, each its own
     config.optimizer.scale = 2.53  # the peak is .005
     config.optimizer.warmup = 2000
     config.train.steps = 8000
-    config.decode.alpha = 1.0
-    config.decode.length_penalty = "power"
 
 
 def _raw(config: ConfigDict) -> None:
@@ -126,9 +122,7 @@ def _raw(config: ConfigDict) -> None:
 
 
 def _recurrent(config: ConfigDict, member: str) -> None:
-    config.tokenizer.kind = "whitespace"
-    config.tokenizer.vocab_size = 0
-    config.tokenizer.joint = False
+    _segmented(config, joint=False)
     config.data.max_length = 50
     config.batch.tokens = 512  # about 32 sentences
     config.batch.shapes = 8
@@ -154,14 +148,10 @@ def _recurrent(config: ConfigDict, member: str) -> None:
     config.decode.checkpoint = "best"
     config.decode.average = 1
     config.decode.beam = 12
-    config.decode.alpha = 1.0
-    config.decode.length_penalty = "power"
 
 
 def _convs2s(config: ConfigDict) -> None:
-    config.tokenizer.kind = "whitespace"
-    config.tokenizer.vocab_size = 0
-    config.tokenizer.joint = False
+    _segmented(config, joint=False)
     config.batch.tokens = 2048
     config.model = convs2s.keys(**convs2s.SMALL, max_positions=128, dropout=0.3)
     convs2s.adam(config, 1e-3, 500)
@@ -170,8 +160,6 @@ def _convs2s(config: ConfigDict) -> None:
     config.train.checkpoint_every = 250
     config.train.keep = 5
     config.decode.average = 5
-    config.decode.alpha = 1.0
-    config.decode.length_penalty = "power"
 
 
 def _bytenet(config: ConfigDict) -> None:
@@ -188,3 +176,12 @@ def _bytenet(config: ConfigDict) -> None:
     config.train.checkpoint_every = 100
     config.decode.extra_tokens = 100
     config.decode.beam = 5
+
+
+_VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
+    "raw": _raw,
+    "tiny": _tiny,
+    **{x: functools.partial(_recurrent, member=x) for x in rnnsearch.MEMBERS},
+    "convs2s": _convs2s,
+    "bytenet": _bytenet,
+}

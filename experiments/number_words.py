@@ -27,13 +27,14 @@ was not measured.
         --workdir=runs/bytenet
 """
 
+import functools
+from collections.abc import Callable
+
 import base
 import bytenet
 import convs2s
 import rnnsearch
 from ml_collections import ConfigDict
-
-RECURRENT = ("cgru", "rnnsearch", "luong", "encdec")
 
 
 def get_config(variant: str = "transformer") -> ConfigDict:
@@ -61,15 +62,7 @@ def get_config(variant: str = "transformer") -> ConfigDict:
     config.train.evaluate_every = 100
     config.train.checkpoint_every = 50
     config.train.checkpoint_minutes = 0.0
-    if variant in RECURRENT:
-        _recurrent(config, variant)
-    elif variant == "convs2s":
-        _convs2s(config)
-    elif variant == "bytenet":
-        _bytenet(config)
-    elif variant != "transformer":
-        names = ", :".join(["transformer", *RECURRENT, "convs2s", "bytenet"])
-        raise ValueError(f"expected :{names}, got :{variant}")
+    base.choose(_VARIANTS, variant)(config)
     return config
 
 
@@ -112,3 +105,11 @@ def _bytenet(config: ConfigDict) -> None:
     config.optimizer.clip_norm = 1.0
     config.train.steps = 1000
     config.decode.beam = 4
+
+
+_VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
+    "transformer": lambda config: None,
+    **{x: functools.partial(_recurrent, member=x) for x in rnnsearch.MEMBERS},
+    "convs2s": _convs2s,
+    "bytenet": _bytenet,
+}

@@ -10,6 +10,10 @@ paper does not say is chosen here: dropout .2, the authors' in that code.
 
     transformer train --config=experiments/parsing.py:wsj --config.data.dir=wsj \\
         --workdir=runs/wsj
+    transformer train --config=experiments/parsing.py:wsj_semi --config.data.dir=wsj \\
+        --workdir=runs/wsj_semi
+    transformer train --config=experiments/parsing.py:as_run --config.data.dir=wsj \\
+        --workdir=runs/wsj_as_run
 
 ``:craft`` is sized for CPUs and for a free treebank, 18,951 trees of biomedical
 articles: the repository UCDenver-ccp/CRAFT (CC BY 3.0). Its training and development
@@ -19,12 +23,17 @@ see ``transformer/trees/forms.py``.
 
     transformer train --config=experiments/parsing.py:craft \\
         --config.data.dir=craft-treebank --workdir=runs/craft
+    transformer train --config=experiments/parsing.py:craft_tagged \\
+        --config.data.dir=craft-treebank --workdir=runs/craft_tagged
+    transformer train --config=experiments/parsing.py:craft_in_order \\
+        --config.data.dir=craft-treebank --workdir=runs/craft_in_order
 """
+
+import functools
+from collections.abc import Callable
 
 import base
 from ml_collections import ConfigDict
-
-CRAFT = {"craft": "top_down", "craft_tagged": "tagged", "craft_in_order": "in_order"}
 
 
 def get_config(variant: str = "craft") -> ConfigDict:
@@ -45,31 +54,26 @@ def get_config(variant: str = "craft") -> ConfigDict:
     config.decode.alpha = 0.3
     config.decode.beam = 21
     config.decode.extra_tokens = 300
-    if variant in CRAFT:
-        _craft(config, CRAFT[variant])
-    elif variant in ("wsj", "wsj_semi"):
-        _wsj(config, variant)
-    elif variant == "as_run":
-        _wsj(config, "wsj")
-        _as_run(config)
-    else:
-        names = ", :".join([*CRAFT, "wsj", "wsj_semi", "as_run"])
-        raise ValueError(f"expected :{names}, got :{variant}")
+    base.choose(_VARIANTS, variant)(config)
     return config
 
 
-def _wsj(config: ConfigDict, variant: str) -> None:
+def _wsj(config: ConfigDict) -> None:
     config.data.train = "02-21"
     config.data.validation = "22"
     config.data.test = "23"
     config.tokenizer.vocab_size = 16_000
     config.model.d_model = 1024
-    if variant == "wsj_semi":
-        config.data.train = "02-21+high-confidence+berkeley-parser"
-        config.tokenizer.vocab_size = 32_000
+
+
+def _wsj_semi(config: ConfigDict) -> None:
+    _wsj(config)
+    config.data.train = "02-21+high-confidence+berkeley-parser"
+    config.tokenizer.vocab_size = 32_000
 
 
 def _as_run(config: ConfigDict) -> None:
+    _wsj(config)
     config.data.max_length = 512
     config.tokenizer.target_kind = "tagged"
     config.tokenizer.vocab_size = 2**14
@@ -102,3 +106,13 @@ def _craft(config: ConfigDict, form: str) -> None:
     config.train.keep = 10
     config.decode.average = 10
     config.decode.beam = 4
+
+
+_VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
+    "craft": functools.partial(_craft, form="top_down"),
+    "craft_tagged": functools.partial(_craft, form="tagged"),
+    "craft_in_order": functools.partial(_craft, form="in_order"),
+    "wsj": _wsj,
+    "wsj_semi": _wsj_semi,
+    "as_run": _as_run,
+}

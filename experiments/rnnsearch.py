@@ -17,6 +17,9 @@ attention, RNNencdec-50: 17.82 BLEU. Neither was trained here.
 import en_fr
 from ml_collections import ConfigDict
 
+# Members that other experiments train beside the Transformer.
+MEMBERS = ("cgru", "rnnsearch", "luong", "encdec")
+
 
 def keys(member: str, **changes: object) -> ConfigDict:
     """Return ``config.model`` of a recurrent model.

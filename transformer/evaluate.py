@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 import time
@@ -185,7 +186,8 @@ def _measure(
     if not nll < LARGEST:
         raise diverged(f"{name}: expected a finite loss, got {nll:.4g} nats per token")
     start = time.monotonic()
-    lines = translator.translate(sources)
+    found = [one[0] for one in translator.hypotheses(sources)]
+    lines = [one.text for one in found]
     seconds = time.monotonic() - start
     measure = measures.measure_of(settings.data)
     scores = measure(lines, references, settings.data.target_language)
@@ -203,7 +205,19 @@ def _measure(
             for name, score in measures.BESIDE.get(settings.data.measure, {}).items()
         },
         "seconds_to_translate": seconds,
-    }, lines
+    } | _repaired(translator, sources, [one.ids for one in found]), lines
+
+
+def _repaired(
+    translator: Translator, sources: Sequence[str], ids: Sequence[list[int]]
+) -> dict[str, Any]:
+    """Return how many outputs had to be mended, and how often each way, if any."""
+    target = translator.vocabulary.target
+    each = [target.repairs(x, line) for x, line in zip(ids, sources, strict=True)]
+    if not any(each):
+        return {}
+    total = sum(each, collections.Counter[str]())
+    return {"repaired": sum(map(bool, each)), "repairs": dict(total)}
 
 
 def _report(
@@ -223,6 +237,9 @@ def _report(
     log(f"perplexity {measured['perplexity']:.3f} per token")
     if settings.tokenizer.kind == "bytes":
         log(f"{measured['nll'] / math.log(2):.4f} bits per byte")
+    if "repairs" in measured:
+        kinds = ", ".join(f"{n:,} x {kind}" for kind, n in measured["repairs"].items())
+        log(f"repaired {measured['repaired']:,} outputs: {kinds}")
     log(f"exact match {measured['exact_match']:.2%}")
     measure = settings.data.measure
     for variant, score in measured[measure].items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -13,6 +13,7 @@ from transformer.files.lines import one_line
 from transformer.metrics.heads import pharaoh
 from transformer.parallel import hosts, sizes
 from transformer.translate import Translation, load
+from transformer.trees.brackets import retagged, split_tags
 
 _LINES_AT_A_TIME = 10_000  # of a stream, sorted by length and translated together
 
@@ -30,6 +31,7 @@ def translate_stream(
     scores: bool = False,
     alignments: bool = False,
     layer: int | None = None,
+    tags: bool = False,
     **search: Any,
 ) -> None:
     """Translate lines of text, one out for one in (``n_best`` out for one in).
@@ -44,19 +46,34 @@ def translate_stream(
       scores: put ``SCORE<tab>`` before each translation.
       alignments: put ``<tab>0-0 1-2`` behind each, see ``Translator.alignments``.
       layer: see there.
+      tags: the lines are ``word_TAG word_TAG``; trees have these tags.
       **search: fields of ``Search``, None = the configured.
     """
     translator = load(workdir, step=step, beam=search.get("beam"))
+    if tags and translator.settings.data.source != "trees":
+        raise UserError(
+            "--tags: expected a run whose translations are trees, got data.source = "
+            f"{translator.settings.data.source}; leave --tags out"
+        )
     hosts.once(_note)(sizes.line(translator.settings))
     count, first = translator.search(**search).n_best, 1
     for chunk in _chunks(lines):
         every: list[tuple[str, Translation]] = []
+        given: Sequence[Sequence[str]] = []
+        if tags:
+            both = [split_tags(x, f"line {i}") for i, x in enumerate(chunk, first)]
+            chunk, given = [words for words, _ in both], [tag for _, tag in both]
         for line, found in zip(
             chunk, translator.hypotheses(chunk, first, **search), strict=True
         ):
             missing = [Translation("", found[0].score, 0.0, [])] * (count - len(found))
             every += [(line, one) for one in [*found, *missing]]
         written = [one_line(one.text) for _, one in every]
+        if tags:
+            written = [
+                text and retagged(text, given[i // count])
+                for i, text in enumerate(written)
+            ]
         if scores or alignments:
             written = [text.replace("\t", " ") for text in written]
         links = [""] * len(every)

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from transformer import config, decode, models, objective, parallel
+from transformer import decode, models, objective, parallel
 from transformer.batch_search import BatchSearch
 from transformer.config import Config, UserError
 from transformer.data.batches import Group, in_order
@@ -259,7 +259,7 @@ class Translator:
         Returns:
           For each pair (source word, target word) from 0, in the order of the target.
         """
-        source_ids = _with_end(self.vocabulary.source.encode_many(sources))
+        source_ids = _with_end(self.vocabulary.source_ids(sources))
         results: list[list[tuple[int, int]]] = [[] for _ in sources]
         for row, found in self.attentions(source_ids, target_ids):
             layers = len(found.cross)
@@ -278,7 +278,7 @@ class Translator:
 
     def source_ids(self, lines: Sequence[str], first: int = 1) -> list[list[int]]:
         """Return the ids of each line, EOS included; warn of long ones in one line."""
-        ids = _with_end(self.vocabulary.source.encode_many(lines))
+        ids = _with_end(self.vocabulary.source_ids(lines))
         longest = self.settings.data.max_length
         lengths = {number: len(x) for number, x in enumerate(ids, start=first)}
         long = {number: n for number, n in lengths.items() if n > longest}
@@ -295,11 +295,8 @@ class Translator:
 
     def _beyond(self, length: int) -> str:
         """Say what happens past the end of a table of learned positions."""
-        model = self.settings.model
-        if getattr(model, "positions", "") != "learned":
-            return ""
-        rows = config.transformer(model).max_positions
-        if length <= rows:
+        rows = self.settings.model.learned_positions
+        if not rows or length <= rows:
             return ""
         return f", and all past the {rows} learned positions have the last of them"
 

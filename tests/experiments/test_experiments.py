@@ -36,6 +36,8 @@ FILES += [
     for stem in ("multi30k", "number_words")
     for member in ("cgru", "rnnsearch", "luong", "encdec")
 ]
+FILES += ["parsing", "parsing:craft_tagged", "parsing:craft_in_order"]
+FILES += ["parsing:wsj", "parsing:wsj_semi", "parsing:as_run"]
 FILES += [f"table2:{row}" for row in rows_of("table2")]
 ROWS = rows_of("table3")
 REPLICAS = ["", ",data=numbers", ",data=multi30k", ",data=my_text,scale=0.25"]

@@ -160,6 +160,7 @@ RATES = (
 CHOICES = {
     "device": "any, cpu, gpu, tpu",
     "tokenizer.kind": "sentencepiece, whitespace, bytes",
+    "tokenizer.target_kind": "same, top_down, tagged, in_order",
     "model.kind": "transformer, rnn, convs2s, bytenet",
     "model.norm": "post, pre",
     "model.positions": "sinusoidal, sinusoidal_concat, learned, none, rotary, alibi, "

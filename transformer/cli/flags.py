@@ -260,6 +260,10 @@ FLAGS = {
         "write the translation, a tab, then SOURCE-TARGET numbers of the words that "
         "cross-attention aligns, from 0"
     ),
+    "tags": switch_flag(
+        "of a run that writes trees: the lines are word_TAG word_TAG, and trees have "
+        "these tags"
+    ),
     "layer": count_flag("whose cross-attention aligns (default: the last but one)"),
     "rows": text_flag(
         "rows of the config file, or letters of groups: A,B,no_positions"

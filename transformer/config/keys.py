@@ -87,6 +87,11 @@ class Model:
     tying: Literal["three", "two", "none"]  # two: target embedding and output
     dtype: Literal["float32", "bfloat16"]  # of matrix-product operands
 
+    @property
+    def learned_positions(self) -> int:
+        """Rows of the table of learned positions, 0 where there is none."""
+        return 0
+
 
 @dataclasses.dataclass(frozen=True)
 class Transformer(Model):
@@ -121,6 +126,10 @@ class Transformer(Model):
     window: NotNegative[int]  # positions that self-attention reaches each way, 0 = all
     target_space: bool  # a learned vector added to the source embeddings
 
+    @property
+    def learned_positions(self) -> int:
+        return self.max_positions if self.positions == "learned" else 0
+
 
 @dataclasses.dataclass(frozen=True)
 class Recurrent(Model):
@@ -152,6 +161,10 @@ class Convolutional(Model):
     encoder: Convolutions
     decoder: Convolutions
     max_positions: Positive[int]  # rows of each of both tables of positions
+
+    @property
+    def learned_positions(self) -> int:
+        return self.max_positions
 
 
 @dataclasses.dataclass(frozen=True)

@@ -116,13 +116,16 @@ def _check_tokenizer(config: Config) -> None:
 
 
 def _check_model(config: Config) -> None:
-    model, longest = config.model, config.data.max_length
+    model = config.model
     if model.tying == "three" and not config.tokenizer.joint:
         refuse("model.tying", "two or none where tokenizer.joint=False", model.tying)
+    if 0 < model.learned_positions < config.data.max_length:
+        expected = f"at least data.max_length = {config.data.max_length}"
+        refuse("model.max_positions", expected, model.learned_positions)
     if isinstance(model, Recurrent):
         _check_recurrent(model)
     if isinstance(model, Convolutional):
-        _check_convolutional(model, longest)
+        _check_convolutional(model)
     if isinstance(model, ByteNet):
         _check_bytenet(model)
     if not isinstance(model, Transformer):
@@ -131,9 +134,6 @@ def _check_model(config: Config) -> None:
     if model.positions in sinusoids and model.d_model % 2:
         expected = f"an even number for {model.positions.split('_')[0]} positions"
         refuse("model.d_model", expected, model.d_model)
-    if model.positions == "learned" and model.max_positions < longest:
-        expected = f"at least data.max_length = {longest}"
-        refuse("model.max_positions", expected, model.max_positions)
     _check_distances(model)
 
 
@@ -219,16 +219,13 @@ def _check_recurrent(model: Recurrent) -> None:
         refuse("model.max_positions", expected, model.max_positions)
 
 
-def _check_convolutional(model: Convolutional, longest: int) -> None:
+def _check_convolutional(model: Convolutional) -> None:
     if model.tying != "none" and model.embedding != model.d_model:
         expected = f"model.d_model = {model.d_model} where tables are tied"
         refuse("model.embedding", expected, model.embedding)
     if not all(layer.kernel % 2 for layer in convolutions(model.encoder)):
         expected = "odd kernels, which reach as far to both sides"
         refuse("model.encoder", expected, model.encoder)
-    if model.max_positions < longest:
-        expected = f"at least data.max_length = {longest}"
-        refuse("model.max_positions", expected, model.max_positions)
 
 
 def _check_batch(config: Config) -> None:

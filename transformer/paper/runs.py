@@ -203,17 +203,10 @@ def _open(folder: Path, root: Path) -> Run:
         float(name["scale"] or 1),
         settings,
         run_folder.read_record(folder),
-        _results(folder, settings),
+        run_folder.results_of_the_end(folder, settings),
         tuple((line["step"], line[key]) for line in lines if line.get(key)),
         lines[-1]["step"] if lines else 0,
     )
-
-
-def _results(folder: Path, settings: Config) -> dict[str, Any]:
-    """Return the results of the run's end; those of an earlier step are none."""
-    results = run_folder.read_results(folder)
-    its_end = run_folder.are_of_the_end(folder, settings, results)
-    return results if results and its_end else {}
 
 
 # ---- refusing ------------------------------------------------------------------------

@@ -194,6 +194,16 @@ def read_results(workdir: Path) -> dict[str, Any]:
     )
 
 
+def results_of_the_end(workdir: Path, settings: Config) -> dict[str, Any]:
+    """Return results.json if it is of the run's end, else nothing.
+
+    Raises:
+      UserError: if it is damaged.
+    """
+    found = read_results(workdir)
+    return found if are_of_the_end(workdir, settings, found) else {}
+
+
 def is_finished(workdir: Path, settings: Config) -> bool:
     """Return whether a run has its final results, measured as its settings have it."""
     try:

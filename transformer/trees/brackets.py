@@ -7,7 +7,7 @@ recurses, so trees may be deeper than Python's stack.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from transformer.config import UserError
@@ -45,6 +45,48 @@ _SPACE = re.compile(r"[\t\n\v\f\r ]+")
 def split_words(text: str) -> list[str]:
     """Return the words of a sentence, which ASCII white space parts."""
     return [word for word in _SPACE.split(text) if word]
+
+
+def escaped(sentence: str) -> str:
+    """Return a sentence as treebanks write it: no word holds a bracket.
+
+    >>> escaped("f(x)  is")
+    'f-LRB-x-RRB- is'
+    """
+    bare = sentence.replace("(", "-LRB-").replace(")", "-RRB-")
+    return " ".join(split_words(bare))
+
+
+def split_tags(sentence: str, name: object) -> tuple[str, list[str]]:
+    """Return the words of ``word_TAG word_TAG``, a space between two, and the tags.
+
+    Args:
+      sentence: whose words have a tag behind their last ``_``.
+      name: of the line, for messages.
+
+    Raises:
+      UserError: for a word that has none.
+    """
+    parts = [word.rpartition("_") for word in split_words(sentence)]
+    for form, _, tag in parts:
+        if not form or not tag or "(" in tag or ")" in tag:
+            word = form + "_" * bool(form) + tag
+            raise UserError(
+                f"{name}: expected word_TAG, got {word!r}; give each word a tag, or "
+                "leave --tags out"
+            )
+    return " ".join(form for form, _, _ in parts), [tag for _, _, tag in parts]
+
+
+def retagged(text: str, tags: Sequence[str]) -> str:
+    """Return a tree in brackets, its words with other tags."""
+    others = iter(tags)
+    return write(
+        tuple(
+            node._replace(tag=next(others)) if isinstance(node, Word) else node
+            for node in parse(text)
+        )
+    )
 
 
 def words(tree: Tree) -> list[Word]:

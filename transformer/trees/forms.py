@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from transformer.trees.brackets import CLOSE, TOP, Close, Node, Open, Tree, Word
 
@@ -36,12 +36,12 @@ class Symbol(NamedTuple):
     label: str
 
 
-_WRITTEN: dict[str, dict[str, str]] = {
+_WRITTEN: dict[Form, dict[Kind, str]] = {
     "top_down": {"open": "({}", "close": "){}", "word": "XX"},
     "tagged": {"open": "{}", "close": "/{}", "word": "{}"},
     "in_order": {"open": "PJ-{}", "close": "RE-{}", "word": "SH"},
 }
-FORMS: tuple[str, ...] = tuple(_WRITTEN)
+FORMS: tuple[Form, ...] = get_args(Form)
 
 
 def written(form: Form, symbol: Symbol) -> str:

@@ -22,7 +22,13 @@ from transformer.cli.start import started
 from transformer.config import UserError
 from transformer.search import OF_SAMPLING
 
-_LINES = ("step", "scores", "alignments", "layer")  # how lines are written, and of what
+_LINES = (
+    "step",
+    "scores",
+    "alignments",
+    "layer",
+    "tags",
+)  # how lines are written, and of what
 
 
 def run(values: flags.FlagValues) -> int:

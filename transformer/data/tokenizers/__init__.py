@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import os
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from transformer import config
@@ -57,6 +57,10 @@ class Vocabulary:
     def joint(self) -> bool:
         """Whether both languages have one tokenizer."""
         return self.source is self.target
+
+    def source_ids(self, lines: Sequence[str]) -> list[list[int]]:
+        """Return the ids of source lines."""
+        return self.source.encode_many([self.target.reads(line) for line in lines])
 
     @property
     def sizes(self) -> tuple[int, int]:

@@ -80,7 +80,7 @@ class SentencePiece(OfText):
     def _renumber(self, ids: list[int]) -> list[int]:
         return ids if self._same else [self._ours[i] for i in ids]
 
-    def decode(self, ids: Iterable[int], source: str = "") -> str:
+    def decode(self, ids: Iterable[int], source: str | None = None) -> str:
         known = (self._known(i) for i in ids if i not in (PAD, BOS, EOS))
         return self._model.decode([self._theirs[i] for i in known])
 

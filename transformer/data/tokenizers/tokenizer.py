@@ -57,13 +57,17 @@ class Tokenizer(typing.Protocol):
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         """Return ``encode`` of each text, on all cores where that is faster."""
 
-    def decode(self, ids: Iterable[int], source: str = "") -> str:
+    def decode(self, ids: Iterable[int], source: str | None = None) -> str:
         """Return the text of ids; PAD, BOS and EOS are left out.
 
         Args:
           ids: of the text.
-          source: what it was made of, for texts that take their words from there.
+          source: what it was made of, for texts that take their words from there; None
+            for their symbols alone.
         """
+
+    def reads(self, source: str) -> str:
+        """Return a source line as the sources of training are."""
 
     def repairs(self, ids: Iterable[int], source: str) -> collections.Counter[str]:
         """Return how often ``decode`` mends what could be no text, by kind."""
@@ -86,6 +90,10 @@ class Tokenizer(typing.Protocol):
 
 class OfText:
     """What tokenizers of plain text share."""
+
+    def reads(self, source: str) -> str:
+        """Return a source line as it is."""
+        return source
 
     def repairs(self, ids: Iterable[int], source: str) -> collections.Counter[str]:
         """Return nothing: any sequence of pieces is a text."""

@@ -62,8 +62,16 @@ class Trees:
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         return [self.encode(text) for text in texts]
 
-    def decode(self, ids: Iterable[int], source: str = "") -> str:
-        """Return the tree over the words of its source, on one line, in brackets."""
+    def reads(self, source: str) -> str:
+        return brackets.escaped(source)
+
+    def decode(self, ids: Iterable[int], source: str | None = None) -> str:
+        """Return the tree over the words of its source, on one line, in brackets.
+
+        Without a source it is the symbols.
+        """
+        if source is None:
+            return " ".join(self.pieces(_shown(ids)))
         return brackets.write(self._built(ids, source)[0])
 
     def repairs(self, ids: Iterable[int], source: str) -> collections.Counter[str]:
@@ -73,12 +81,11 @@ class Trees:
     def _built(
         self, ids: Iterable[int], source: str
     ) -> tuple[brackets.Tree, collections.Counter[str]]:
-        shown = (i for i in ids if i not in (PAD, BOS, EOS))
         symbols = (
             self.symbols[i - len(SPECIAL)] if len(SPECIAL) <= i < self.size else None
-            for i in shown
+            for i in _shown(ids)
         )
-        return forms.build(self.form, symbols, brackets.split_words(source))
+        return forms.build(self.form, symbols, brackets.split_words(self.reads(source)))
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._piece(int(i)) for i in ids]
@@ -103,6 +110,10 @@ class Trees:
 
     def _text(self) -> str:
         return "".join(f"{kind} {label}\n" for kind, label in self.symbols)
+
+
+def _shown(ids: Iterable[int]) -> list[int]:
+    return [i for i in ids if i not in (PAD, BOS, EOS)]
 
 
 def _symbol(line: str) -> Symbol:

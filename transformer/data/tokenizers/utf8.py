@@ -36,7 +36,7 @@ class Bytes(OfText):
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         return [self.encode(text) for text in texts]
 
-    def decode(self, ids: Iterable[int], source: str = "") -> str:
+    def decode(self, ids: Iterable[int], source: str | None = None) -> str:
         """Return the text; what is not UTF-8, UNK included, becomes U+FFFD."""
         shown = (i for i in ids if i not in (PAD, BOS, EOS))
         # 0xff never occurs in UTF-8.

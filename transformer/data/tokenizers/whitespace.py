@@ -67,7 +67,7 @@ class Whitespace(OfText):
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
         return [self.encode(text) for text in texts]
 
-    def decode(self, ids: Iterable[int], source: str = "") -> str:
+    def decode(self, ids: Iterable[int], source: str | None = None) -> str:
         words = self.pieces(i for i in ids if i not in (PAD, BOS, EOS))
         return self.plain(" ".join(words))
 

@@ -76,10 +76,8 @@ def _read(folders: Sequence[Path]) -> tuple[list[Measured], list[Path]]:
 
 
 def _has_ended(workdir: Path) -> bool:
-    """Return whether a run has results, of its end."""
-    results = run_folder.read_results(workdir)
     settings = run_folder.read_settings(workdir)
-    return bool(results) and run_folder.are_of_the_end(workdir, settings, results)
+    return bool(run_folder.results_of_the_end(workdir, settings))
 
 
 def _refuse(first: Measured, run: Measured) -> None:
