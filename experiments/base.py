@@ -137,6 +137,7 @@ def get_config(variant: str = "as_written") -> ConfigDict:
     config.decode.extra_tokens = 50
     config.decode.tokens = 0  # padded, 0 follows the device: 4,096 on a CPU
     config.decode.average = 5
+    config.decode.constrained = True
 
     config.parallel = ConfigDict()
     config.parallel.data = -1

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from transformer import decode, fitting, models, parallel
 from transformer.config import Config
+from transformer.decode import Constraint
 from transformer.ids import PAD
 from transformer.models import Model
 from transformer.parallel import hosts, memory
@@ -33,7 +34,13 @@ class BatchSearch:
         self._checked: set[Any] = set()  # programs that fit into memory
 
     def __call__(
-        self, variables: Any, source: np.ndarray, numbers: Sequence[int], how: Search
+        self,
+        variables: Any,
+        source: np.ndarray,
+        numbers: Sequence[int],
+        how: Search,
+        constraint: Constraint | None = None,
+        counts: Sequence[int] = (),
     ) -> decode.Hypotheses:
         """Search for translations.
 
@@ -42,6 +49,8 @@ class BatchSearch:
           source: padded ids (B, S), B a multiple of the devices.
           numbers: of the sentences, for random draws; rows beyond them are empty.
           how: what to search for.
+          constraint: of the outputs, None = any are allowed.
+          counts: of the constraint, of the sentences.
 
         Returns:
           Hypotheses of all rows, on the host.
@@ -54,6 +63,10 @@ class BatchSearch:
         limits = np.where(source.any(1), (source != PAD).sum(1) - 1 + extra, 1)
         padded = np.zeros(len(source), np.uint32)
         padded[: len(numbers)] = numbers
+        words = None
+        if constraint:
+            words = np.zeros(len(source), np.int32)
+            words[: len(counts)] = counts
         arguments = (
             dataclasses.replace(how, seed=0),  # one program for all seeds
             self._model,
@@ -64,6 +77,8 @@ class BatchSearch:
             limits.astype(np.int32),
             padded,
             np.uint32(how.seed),
+            constraint,
+            words,
         )
         with memory.enough(*fitting.search_memory(how)):
             self._check(*arguments)
@@ -79,6 +94,7 @@ class BatchSearch:
         source: np.ndarray,
         *others: Any,
     ) -> None:
+        # The constraint is one wherever how.constrained is.
         if (program := (how, source.shape)) in self._checked:
             return
         rows = len(source) // mesh.size
@@ -92,7 +108,7 @@ class BatchSearch:
         self._checked.add(program)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 9))
 def search(
     how: Search,
     model: Model,
@@ -103,6 +119,8 @@ def search(
     limits: jax.Array,
     numbers: jax.Array,
     seed: jax.Array,
+    constraint: Constraint | None = None,
+    counts: jax.Array | None = None,
 ) -> decode.Hypotheses:
     """Search for translations, on each device for its own sentences.
 
@@ -116,16 +134,18 @@ def search(
       limits: most tokens of each output (B,).
       numbers: of the sentences (B,), which samples are drawn by.
       seed: of the samples.
+      constraint: of the outputs, None = any are allowed.
+      counts: of the constraint (B,).
     """
 
-    def each_device(variables, source, limits, numbers, seed):
+    def each_device(variables, source, limits, numbers, counts, seed):
         base = jax.random.key(seed)
         keys = jax.vmap(lambda number: jax.random.fold_in(base, number))(numbers)
         beams = decode.side_by_side(how)
         step, cache = models.start(model, variables, source, beams, length)
-        return decode.search(how, step, cache, limits, length, keys)
+        return decode.search(how, step, cache, limits, length, keys, constraint, counts)
 
     mapped = parallel.over_rows(
         mesh, each_device, parallel.REPLICATED, parallel.BY_ROWS
     )
-    return mapped(variables, source, limits, numbers, seed=seed)
+    return mapped(variables, source, limits, numbers, counts, seed=seed)

@@ -50,6 +50,11 @@ class Search:
     ] = 0
     top_p: Annotated[Share, "--sample from the likeliest pieces of this mass"] = 1.0
     seed: Annotated[Seed, "of --sample"] = 0
+    constrained: Annotated[
+        bool,
+        "of trees: search among whole ones only; --noconstrained: any output, "
+        "mended where it is none (default: the config's)",
+    ] = True
 
     def __post_init__(self) -> None:
         for name, hint in typing.get_type_hints(Search, include_extras=True).items():

@@ -18,6 +18,7 @@ from transformer.batch_search import BatchSearch
 from transformer.config import Config, UserError
 from transformer.data.batches import Group, in_order
 from transformer.data.tokenizers import Vocabulary, load_vocabulary
+from transformer.decode import Constraint
 from transformer.ids import BOS, EOS
 from transformer.metrics import heads
 from transformer.parallel import hosts, sizes
@@ -101,7 +102,17 @@ class Translator:
     def search(self, **changes: Any) -> Search:
         """Return the configured search with some settings changed, None = unchanged."""
         usual = self.settings.decode
-        return changed(Search(usual.beam, usual.alpha, usual.length_penalty), changes)
+        how = Search(
+            usual.beam,
+            usual.alpha,
+            usual.length_penalty,
+            constrained=usual.constrained,
+        )
+        return changed(how, changes)
+
+    def constraint(self, how: Search) -> Constraint | None:
+        """Return what outputs of a search have to obey, None for any."""
+        return self.vocabulary.target.constraint() if how.constrained else None
 
     def translate(self, lines: Sequence[str], **search: Any) -> list[str]:
         """Translate sentences.
@@ -109,7 +120,7 @@ class Translator:
         Args:
           lines: source sentences.
           **search: fields of ``Search`` to change: beam, alpha, length_penalty, sample,
-            temperature, top_k, top_p, seed.
+            temperature, top_k, top_p, seed, constrained.
 
         Returns:
           A translation of each, in order; "" for one without any text.
@@ -131,6 +142,7 @@ class Translator:
           white space alone, has one, "".
         """
         how = self.search(**search)
+        constraint = self.constraint(how)
         ids = self.source_ids(lines, first)
         results = [[Translation("", 0.0, 0.0, [])] for _ in lines]
         full = [i for i, line in enumerate(lines) if line.strip() and len(ids[i]) > 1]
@@ -138,7 +150,13 @@ class Translator:
         for group in self.groups([len(sequence) for sequence in sequences]):
             rows = [full[i] for i in group.rows]
             numbers = [first + row for row in rows]
-            found = self._search(self._variables, group.padded(sequences), numbers, how)
+            counts = (
+                [constraint.count(lines[row]) for row in rows] if constraint else ()
+            )
+            found = self._search(
+                *(self._variables, group.padded(sequences), numbers, how),
+                *(constraint, counts),
+            )
             for place, row in enumerate(rows):
                 results[row] = self._read(found, place, how.n_best, lines[row])
         return results

@@ -286,7 +286,7 @@ def test_translate_has_a_flag_for_each_field_of_a_search(monkeypatch, trained, c
     assert {name: asked[-1][name] for name in names} == {
         **dict.fromkeys(("beam", "alpha", "length_penalty")),  # the configured
         **{"n_best": 1, "sample": False, "temperature": 1.0, "top_k": 0},
-        **{"top_p": 1.0, "seed": 0},
+        **{"top_p": 1.0, "seed": 0, "constrained": None},
     }
     assert set(asked[-1]) - set(names) == {"step", "scores", "alignments", "layer"}
     aligned = ["--beam=2", "--alpha=1", "--alignments", "--layer=3"]
@@ -294,6 +294,8 @@ def test_translate_has_a_flag_for_each_field_of_a_search(monkeypatch, trained, c
     assert (asked[-1]["beam"], asked[-1]["alpha"], asked[-1]["layer"]) == (2, 1.0, 3)
     assert cli.main([*call, "--sample", "--seed=4294967295", "--top_k=2"]) == 0
     assert (asked[-1]["sample"], asked[-1]["seed"]) == (True, 2**32 - 1)
+    assert cli.main([*call, "--noconstrained"]) == 0
+    assert asked[-1]["constrained"] is False
     capsys.readouterr()
     for seed in ("-1", "4294967296", "18446744073709551616"):
         text = error(capsys, *call, "--sample", f"--seed={seed}")

@@ -19,7 +19,7 @@ from transformer.decode import Hypotheses, hypotheses
 from transformer.models.transformer import Transformer
 
 EOS, BOS = 1, 2
-MARKS = {"bos": BOS, "eos": EOS}
+MARKS: dict[str, Any] = {"bos": BOS, "eos": EOS}
 STATES = 97
 PENALTY = decode.length_penalty("gnmt", 0.6)
 

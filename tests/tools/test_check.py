@@ -115,8 +115,8 @@ def forget_the_past(patch):
 def end_too_early(patch):
     whole = beam_search.best_continuations
 
-    def best(totals, logits, count):
-        return whole(totals, logits.at[..., 3].add(4.0), count)
+    def best(totals, logits, count, allowed):
+        return whole(totals, logits.at[..., 3].add(4.0), count, allowed)
 
     patch.setattr(beam_search, "best_continuations", best)
 

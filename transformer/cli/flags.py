@@ -233,6 +233,7 @@ FLAGS = {
     "source": file_flag("file of source sentences, one per line"),
     "target": file_flag("file of their translations"),
     **flags_of(Search),
+    "constrained": dataclasses.replace(flags_of(Search)["constrained"], default=None),
     "what": choice_flag(
         "what to measure; loop: the training loop with its input, on the config's own "
         "data; memory: of a training step, compiled in each way of parallel.remat and "

@@ -36,6 +36,7 @@ NEWER = {
     "train.watch_pairs": 0,
     "train.patience": 0,
     "decode.checkpoint": "last",
+    "decode.constrained": True,
     "parallel.data": -1,
     "parallel.fsdp": 1,
     "parallel.tensor": 1,

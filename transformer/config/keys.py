@@ -249,6 +249,7 @@ class Decode:
     extra_tokens: NotNegative[int]  # an output has at most input length + this many
     tokens: NotNegative[int]  # padded source tokens per batch, 0 = by the device
     average: Positive[int]  # checkpoints averaged for the final evaluation
+    constrained: bool  # trees: search only among outputs that are trees
 
 
 @dataclasses.dataclass(frozen=True)

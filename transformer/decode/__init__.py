@@ -1,6 +1,7 @@
 """Section 6.1: how outputs are searched for, over any step function."""
 
 from transformer.decode.beam_search import Candidates, beam, recorded_beam
+from transformer.decode.constraints import Constraint
 from transformer.decode.hypotheses import (
     NEVER,
     Hypotheses,
@@ -16,6 +17,7 @@ from transformer.decode.steps import ensemble, prefixed
 __all__ = [
     "NEVER",
     "Candidates",
+    "Constraint",
     "Hypotheses",
     "Penalty",
     "Step",

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from transformer.decode.constraints import Constraint, allowed
 from transformer.decode.hypotheses import (
     NEVER,
     Hypotheses,
@@ -39,6 +40,7 @@ class _Beam(NamedTuple):
     parents: jax.Array  # (B, J) whom the live ones continue
     done: jax.Array  # (B,)
     limits: jax.Array  # (B,)
+    counts: jax.Array | None  # (B,) of the constraint
     record: Candidates | None
     cache: Any
 
@@ -52,6 +54,8 @@ def beam(
     beams: int,
     *,
     n_best: int = 1,
+    constraint: Constraint | None = None,
+    counts: jax.Array | None = None,
     bos: int = BOS,
     eos: int = EOS,
 ) -> Hypotheses:
@@ -71,6 +75,8 @@ def beam(
       penalty: of a length, see ``length_penalty``.
       beams: J; 1 is greedy search.
       n_best: how many of the J results have to be exact.
+      constraint: of the outputs, None = any are allowed.
+      counts: of the constraint (B,).
       bos: the id of BOS.
       eos: the id of EOS.
 
@@ -78,9 +84,11 @@ def beam(
       J hypotheses per sentence. Where fewer are finished at the limit, live ones
       follow, cut there.
     """
-    return _beam(step, cache, limits, length, penalty, beams, n_best, bos, eos, False)[
-        0
-    ]
+    search = _beam(
+        *(step, cache, limits, length, penalty, beams, n_best),
+        *(constraint, counts, bos, eos, False),
+    )
+    return search[0]
 
 
 def recorded_beam(
@@ -92,24 +100,46 @@ def recorded_beam(
     beams: int,
     *,
     n_best: int = 1,
+    constraint: Constraint | None = None,
+    counts: jax.Array | None = None,
 ) -> tuple[Hypotheses, Candidates]:
     """Search as ``beam`` does and return the candidates of each step too."""
     found, record = _beam(
-        step, cache, limits, length, penalty, beams, n_best, BOS, EOS, True
+        *(step, cache, limits, length, penalty, beams, n_best),
+        *(constraint, counts, BOS, EOS, True),
     )
     assert record is not None
     return found, record
 
 
-def _beam(step, cache, limits, length, penalty, beams, n_best, bos, eos, record):
+def _beam(
+    step,
+    cache,
+    limits,
+    length,
+    penalty,
+    beams,
+    n_best,
+    constraint,
+    counts,
+    bos,
+    eos,
+    record,
+):
     batch = limits.shape[0]
 
     def extend(state: _Beam) -> _Beam:
         live, now = state.live, state.position + 1
         before = jnp.where(now == 1, bos, _token(live.ids, state.position - 1))
         logits, cache = step(state.cache, before, state.parents)
+        mask = allowed(
+            *(constraint, live.ids, state.position, state.counts, state.limits),
+            logits.shape[-1],
+        )
         # Twice J candidates: even if the first J all end, J are left to go on.
-        totals, parents, tokens = best_continuations(live.scores, logits, 2 * beams)
+        totals, parents, tokens = best_continuations(
+            live.scores, logits, 2 * beams, mask
+        )
         ids = jnp.take_along_axis(live.ids, parents[..., None], axis=1)
         ids = lax.dynamic_update_slice(ids, tokens[..., None], (0, 0, state.position))
         lengths = jnp.full_like(tokens, now)
@@ -124,6 +154,8 @@ def _beam(step, cache, limits, length, penalty, beams, n_best, bos, eos, record)
         going = take(going, order)._replace(scores=scores)
         highest = going.scores[:, 0] / penalty(state.limits)
         settled = highest <= finished.scores[:, n_best - 1]
+        if mask is not None:  # where there are fewer outputs than n_best
+            settled |= going.scores[:, 0] <= NEVER / 2
         full = (finished.scores > NEVER).all(-1)
         done = state.done | settled | full | (now >= state.limits)
         return _Beam(
@@ -133,6 +165,7 @@ def _beam(step, cache, limits, length, penalty, beams, n_best, bos, eos, record)
             jnp.take_along_axis(parents, order, axis=1),
             done,
             state.limits,
+            state.counts,
             _recorded(state, totals, parents, tokens),
             cache,
         )
@@ -153,6 +186,7 @@ def _beam(step, cache, limits, length, penalty, beams, n_best, bos, eos, record)
         parents=jnp.zeros((batch, beams), jnp.int32),
         done=jnp.zeros((batch,), bool),
         limits=limits,
+        counts=counts,
         record=Candidates(
             jnp.full(each, NEVER),
             jnp.zeros(each, jnp.int32),

@@ -124,7 +124,7 @@ _LARGEST_BLOCK = 256  # numbers
 
 
 def best_continuations(
-    totals: jax.Array, logits: jax.Array, count: int
+    totals: jax.Array, logits: jax.Array, count: int, allowed: jax.Array | None = None
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the best ``totals[j] + log softmax(logits[j])[v]`` of each sentence.
 
@@ -135,14 +135,21 @@ def best_continuations(
       totals: (B, J).
       logits: (B, J, V).
       count: how many to return.
+      allowed: which may be returned (B, J, V), None = all; of the others ``NEVER``
+        stands for the logits, though not in the sum of the softmax.
 
     Returns:
       Totals, hypotheses j and tokens v, each (B, count), the best first.
     """
     within = min(count, logits.shape[-1])
-    gains, tokens = largest(logits, within)
-    normaliser = jnp.log(jnp.exp(logits - gains[..., :1]).sum(-1, keepdims=True))
-    longer = gains - gains[..., :1] - normaliser + totals[..., None]
+    if allowed is None:
+        gains, tokens = largest(logits, within)
+        highest = gains[..., :1]
+    else:
+        gains, tokens = largest(jnp.where(allowed, logits, NEVER), within)
+        highest = logits.max(-1, keepdims=True)
+    normaliser = jnp.log(jnp.exp(logits - highest).sum(-1, keepdims=True))
+    longer = gains - highest - normaliser + totals[..., None]
     batch, beams = totals.shape
     longer, tokens = longer.reshape(batch, -1), tokens.reshape(batch, -1)
     short = count - longer.shape[1]  # tiny vocabularies have fewer continuations

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from transformer.decode.beam_search import beam
+from transformer.decode.constraints import Constraint, allowed
 from transformer.decode.hypotheses import (
     NEVER,
     Hypotheses,
@@ -37,6 +38,8 @@ def search(
     limits: jax.Array,
     length: int,
     keys: jax.Array,
+    constraint: Constraint | None = None,
+    counts: jax.Array | None = None,
 ) -> Hypotheses:
     """Search as the settings say: sample, greedily, or with a beam.
 
@@ -47,11 +50,14 @@ def search(
       limits: most tokens of each sentence's output (B,).
       length: M, at least the largest limit; static.
       keys: a jax.random key for each sentence (B,), used by sampling alone.
+      constraint: of the outputs, None = any are allowed; ``how`` does not choose it.
+      counts: of the constraint (B,).
 
     Returns:
       The hypotheses of each sentence, the best score first.
     """
     penalty = length_penalty(how.length_penalty, how.alpha)
+    within: dict[str, Any] = {"constraint": constraint, "counts": counts}
     if how.sample:
         return sample(
             step,
@@ -64,10 +70,13 @@ def search(
             temperature=how.temperature,
             top_k=how.top_k,
             top_p=how.top_p,
+            **within,
         )
     if how.beam == 1:
-        return greedy(step, cache, limits, length, penalty)
-    return beam(step, cache, limits, length, penalty, how.beam, n_best=how.n_best)
+        return greedy(step, cache, limits, length, penalty, **within)
+    return beam(
+        step, cache, limits, length, penalty, how.beam, n_best=how.n_best, **within
+    )
 
 
 def side_by_side(how: Search) -> int:
@@ -82,6 +91,8 @@ def greedy(
     length: int,
     penalty: Penalty,
     *,
+    constraint: Constraint | None = None,
+    counts: jax.Array | None = None,
     bos: int = BOS,
     eos: int = EOS,
 ) -> Hypotheses:
@@ -93,6 +104,8 @@ def greedy(
       limits: most tokens of each sentence's output (B,).
       length: M, at least the largest limit; static.
       penalty: of a length, see ``length_penalty``.
+      constraint: of the outputs, None = any are allowed.
+      counts: of the constraint (B,).
       bos: the id of BOS.
       eos: the id of EOS.
 
@@ -103,7 +116,10 @@ def greedy(
     def choose(logits, position):
         return largest(logits, 1)[1][..., 0]
 
-    return _follow(step, cache, limits, length, penalty, choose, 1, None, bos, eos)
+    return _follow(
+        *(step, cache, limits, length, penalty, choose, 1, None),
+        *(constraint, counts, bos, eos),
+    )
 
 
 def sample(
@@ -118,6 +134,8 @@ def sample(
     temperature: float = 1.0,
     top_k: int = 0,
     top_p: float = 1.0,
+    constraint: Constraint | None = None,
+    counts: jax.Array | None = None,
     bos: int = BOS,
     eos: int = EOS,
 ) -> Hypotheses:
@@ -136,6 +154,9 @@ def sample(
       top_k: sample from this many most likely tokens, 0 = all.
       top_p: sample from the fewest most likely tokens whose probabilities reach this
         sum (Holtzman et al., arXiv:1904.09751).
+      constraint: of the outputs, None = any are allowed; each token is drawn from those
+        that are, before ``top_k`` and ``top_p``.
+      counts: of the constraint (B,).
       bos: the id of BOS.
       eos: the id of EOS.
 
@@ -161,7 +182,8 @@ def sample(
     numbers = jnp.arange(count)
     each = jax.vmap(lambda key: jax.vmap(lambda n: jax.random.fold_in(key, n))(numbers))
     found = _follow(
-        step, cache, limits, length, penalty, choose, count, each(keys), bos, eos
+        *(step, cache, limits, length, penalty, choose, count, each(keys)),
+        *(constraint, counts, bos, eos),
     )
     return take(found, jnp.argsort(-found.scores, axis=1))
 
@@ -178,11 +200,23 @@ class _Paths(NamedTuple):
     done: jax.Array  # (B,)
     limits: jax.Array  # (B,)
     keys: jax.Array | None  # (B, J)
+    counts: jax.Array | None  # (B,) of the constraint
     cache: Any
 
 
 def _follow(
-    step, cache, limits, length, penalty, choose, count, keys, bos, eos
+    step,
+    cache,
+    limits,
+    length,
+    penalty,
+    choose,
+    count,
+    keys,
+    constraint,
+    counts,
+    bos,
+    eos,
 ) -> Hypotheses:
     """Extend each hypothesis by ``choose`` until all are finished."""
     each = limits.shape[0], count
@@ -191,7 +225,12 @@ def _follow(
         parents = jnp.broadcast_to(jnp.arange(count), paths.last.shape)
         logits, cache = step(paths.cache, paths.last, parents)
         given = () if paths.keys is None else (paths.keys,)
-        chosen = choose(logits, *given, paths.position).astype(jnp.int32)
+        mask = allowed(
+            *(constraint, paths.ids, paths.position, paths.counts, paths.limits),
+            logits.shape[-1],
+        )
+        offered = logits if mask is None else jnp.where(mask, logits, NEVER)
+        chosen = choose(offered, *given, paths.position).astype(jnp.int32)
         gain = jnp.take_along_axis(logits, chosen[..., None], -1)[..., 0]
         gain -= jax.nn.logsumexp(logits, axis=-1)
         chosen = jnp.where(paths.finished, 0, chosen)
@@ -207,6 +246,7 @@ def _follow(
             finished.all(1),
             paths.limits,
             paths.keys,
+            paths.counts,
             cache,
         )
 
@@ -220,6 +260,7 @@ def _follow(
         done=jnp.zeros(each[:1], bool),
         limits=limits,
         keys=keys,
+        counts=counts,
         cache=cache,
     )
     paths = until_done(extend, start)

@@ -12,7 +12,13 @@ import jax.numpy as jnp
 
 from transformer import fitting, models
 from transformer.config import UserError
-from transformer.decode import NEVER, Candidates, length_penalty, recorded_beam
+from transformer.decode import (
+    NEVER,
+    Candidates,
+    Constraint,
+    length_penalty,
+    recorded_beam,
+)
 from transformer.ids import BOS, EOS, SPECIAL
 from transformer.parallel import memory
 from transformer.pictures import plots
@@ -65,7 +71,8 @@ def trace(translator: Translator, source: str, **search: Any) -> Tree:
     Args:
       translator: a trained model.
       source: a sentence.
-      **search: fields of ``Search`` to change: beam, alpha, length_penalty, n_best.
+      **search: fields of ``Search`` to change: beam, alpha, length_penalty, n_best,
+        constrained.
 
     Returns:
       The tree; its results are those of ``Translator.hypotheses``.
@@ -84,7 +91,12 @@ def trace(translator: Translator, source: str, **search: Any) -> Tree:
         translator.settings, translator.model, settings, 1, len(source_ids), limit
     )
     check.before(variables)
-    arguments = settings, translator.model, limit, variables, ids
+    constraint = translator.constraint(settings)
+    counts = jnp.array([constraint.count(source)]) if constraint else None
+    arguments = (
+        *(settings, translator.model, limit, constraint),
+        *(variables, ids, counts),
+    )
     with memory.enough(*fitting.search_memory(settings)):
         check.compiled(_record.lower(*arguments).compile())
         record = jax.device_get(_record(*arguments))
@@ -94,9 +106,15 @@ def trace(translator: Translator, source: str, **search: Any) -> Tree:
 _search_variables = jax.jit(models.search_variables, static_argnums=0)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def _record(
-    settings: Search, model: Any, limit: int, variables: Any, source: jax.Array
+    settings: Search,
+    model: Any,
+    limit: int,
+    constraint: Constraint | None,
+    variables: Any,
+    source: jax.Array,
+    counts: jax.Array | None,
 ) -> Candidates:
     """Return the candidates of each step of a search for one sentence (1, S)."""
     step, cache = models.start(model, variables, source, settings.beam, limit)
@@ -109,6 +127,8 @@ def _record(
         penalty,
         settings.beam,
         n_best=settings.n_best,
+        constraint=constraint,
+        counts=counts,
     )[1]
 
 
@@ -238,7 +258,11 @@ def tables(translator: Translator, tree: Tree) -> list[Table]:
         for place, node in enumerate((tree.nodes[n] for n in tree.results), start=1)
     ]
     pruned = [
-        (str(len(node.ids) + 1), _text(translator, node), f"{node.log_probability:.3f}")
+        (
+            str(len(node.ids) + 1),
+            _text(translator, node),
+            f"{node.log_probability:.3f}",
+        )
         for node in tree.nodes
         if node.fate == "pruned"
     ]

@@ -8,6 +8,7 @@ import typing
 from collections.abc import Iterable, Sequence
 
 from transformer import config
+from transformer.decode import Constraint
 from transformer.ids import BOS, EOS, PAD
 
 Pairs = Iterable[tuple[str, str]]
@@ -72,6 +73,9 @@ class Tokenizer(typing.Protocol):
     def repairs(self, ids: Iterable[int], source: str) -> collections.Counter[str]:
         """Return how often ``decode`` mends what could be no text, by kind."""
 
+    def constraint(self) -> Constraint | None:
+        """Return which ids may follow each other in a search, None for any."""
+
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Return the written form of each id."""
 
@@ -98,6 +102,10 @@ class OfText:
     def repairs(self, ids: Iterable[int], source: str) -> collections.Counter[str]:
         """Return nothing: any sequence of pieces is a text."""
         return collections.Counter()
+
+    def constraint(self) -> Constraint | None:
+        """Return none: any sequence of pieces is a text."""
+        return None
 
 
 def with_ellipses(

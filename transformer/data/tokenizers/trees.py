@@ -12,6 +12,7 @@ from typing import Self, get_args
 
 from transformer import config
 from transformer.data.tokenizers.tokenizer import Texts
+from transformer.decode import grammars
 from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
 from transformer.trees import brackets, forms
 from transformer.trees.forms import Form, Kind, Symbol
@@ -86,6 +87,10 @@ class Trees:
             for i in _shown(ids)
         )
         return forms.build(self.form, symbols, brackets.split_words(self.reads(source)))
+
+    def constraint(self) -> grammars.Grammar:
+        """Return the grammar of the trees that can be written."""
+        return grammars.of_symbols(self.form, self.symbols)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._piece(int(i)) for i in ids]

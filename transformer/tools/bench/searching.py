@@ -44,7 +44,7 @@ class Searcher:
         check = fitting.SearchCheck(settings, model, how, rows, length, length)
         check.before(self.variables)
         penalty = decode.length_penalty(wanted.length_penalty, wanted.alpha)
-        marks = {"bos": BOS, "eos": _NEVER}
+        marks: dict[str, Any] = {"bos": BOS, "eos": _NEVER}
 
         @jax.jit
         def search(variables, source):

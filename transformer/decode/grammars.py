@@ -1,0 +1,183 @@
+"""Trees that cannot fail: which symbol may follow in a linearised tree.
+
+What a prefix is follows from sums over it. With +1 for each beginning of a constituent
+and -1 for each end, the sum of all is the number of open constituents; the innermost of
+them begins at the last token from which on the sum is 1. So nothing is carried along
+with a hypothesis. The rules allow exactly the prefixes of trees with one root and n
+words that fit into the limit, and never leave a prefix without a continuation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from transformer.ids import EOS, SPECIAL
+from transformer.trees.brackets import split_words
+from transformer.trees.forms import Form, Symbol
+
+_NONE, _OPEN, _CLOSE, _WORD, _END = range(5)
+_KINDS = {"open": _OPEN, "close": _CLOSE, "word": _WORD}
+
+
+class _Prefix(NamedTuple):
+    """What a prefix is, (B, J) each."""
+
+    unread: jax.Array  # words that are still to come
+    open: jax.Array  # constituents
+    innermost: jax.Array  # number of the label of the innermost open one, -1 = none
+    openers: jax.Array  # beginnings since the last word
+    last: jax.Array  # kind of the last token
+    complete: jax.Array  # whether it is a tree
+    room: jax.Array  # whether a token fits that puts the end farther off
+
+
+class _Legal(NamedTuple):
+    """Which kinds of symbol may come next, (B, J) each."""
+
+    open: jax.Array
+    close: jax.Array  # with the label of the innermost open constituent
+    word: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Grammar:
+    """A constraint (see ``constraints``) to trees with one root and n words.
+
+    From a prefix with r words unread and d open constituents, the end is r + d + 1
+    tokens off, EOS included, and 2 more where no constituent is open and there is no
+    tree yet. A token that brings the end nearer is allowed whatever the limit; another
+    one only if all that must follow it fits. Hence a limit of n + 3 or more is kept,
+    and with a smaller one, into which no tree fits, the shortest tree is begun and cut
+    at the limit. For n = 0 there is nothing but EOS.
+
+    Attributes:
+      kinds: of each id, from 0; see ``of_symbols``.
+      labels: of each id, the number of a constituent's label, -1 for others.
+      most_openers: labels that may be opened without a word between them; gold trees
+        of CRAFT have at most 8, and a bad model might open them without end.
+    """
+
+    kinds: tuple[int, ...]
+    labels: tuple[int, ...]
+    most_openers: int = 8
+
+    def count(self, source: str) -> int:
+        """Return the number of words, which ASCII white space parts."""
+        return len(split_words(source))
+
+    def allowed(
+        self, ids: jax.Array, position: jax.Array, counts: jax.Array, limits: jax.Array
+    ) -> jax.Array:
+        """Say which symbols may come next; see ``Constraint.allowed``."""
+        prefix = self._prefix(ids, position, counts, limits)
+        legal = self._legal(prefix, position)
+        kinds, labels = np.array(self.kinds), np.array(self.labels)
+        matches = (kinds == _CLOSE) & (labels == prefix.innermost[..., None])
+        return (
+            (legal.open[..., None] & (kinds == _OPEN))
+            | (legal.close[..., None] & matches)
+            | (legal.word[..., None] & (kinds == _WORD))
+            | ((prefix.complete | (counts == 0)[:, None])[..., None] & (kinds == _END))
+        )
+
+    def _legal(self, prefix: _Prefix, position: jax.Array) -> _Legal:
+        """Apply the rules of a form to prefixes that are no tree yet, and to trees."""
+        raise NotImplementedError
+
+    def _prefix(
+        self, ids: jax.Array, position: jax.Array, counts: jax.Array, limits: jax.Array
+    ) -> _Prefix:
+        places = jnp.arange(1, ids.shape[-1] + 1)
+        kinds = jnp.where(places <= position, jnp.array(self.kinds)[ids], _NONE)
+        opens, words = kinds == _OPEN, kinds == _WORD
+        steps = opens.astype(jnp.int32) - (kinds == _CLOSE)
+        rest = lax.cumsum(steps, axis=2, reverse=True)  # from each token to the end
+        depth, unread = rest[..., 0], counts[:, None] - words.sum(-1)
+        begun = jnp.where(rest == 1, places, 0).max(-1, keepdims=True)
+        id_ = jnp.take_along_axis(ids, jnp.maximum(begun - 1, 0), axis=2)
+        innermost = jnp.where(begun > 0, jnp.array(self.labels)[id_], -1)[..., 0]
+        last_word = jnp.where(words, places, 0).max(-1, keepdims=True)
+        last = jnp.where(places == position, kinds, _NONE).sum(-1)
+        complete = (unread == 0) & (depth == 0) & (last == _CLOSE)
+        to_end = unread + depth + 1 + 2 * ((depth == 0) & ~complete)
+        return _Prefix(
+            unread,
+            depth,
+            innermost,
+            (opens & (places > last_word)).sum(-1),
+            last,
+            complete,
+            position + 2 + to_end <= limits[:, None],
+        )
+
+
+class TopDown(Grammar):
+    """Labels before their children: forms top_down and tagged, whose words are tags."""
+
+    def _legal(self, prefix: _Prefix, position: jax.Array) -> _Legal:
+        more, fresh = prefix.unread > 0, prefix.openers < self.most_openers
+        within = (prefix.open > 0) & prefix.room & fresh
+        return _Legal(
+            open=more & (within | (position == 0)),
+            close=(prefix.openers == 0) & ((prefix.open > 1) | ~more),
+            word=more & (prefix.open > 0),
+        )
+
+
+class InOrder(Grammar):
+    """The first child, then the label, then the other children.
+
+    A label may be written over what stands alone, be it a word or a whole tree. So an
+    end that leaves no constituent open obliges, while words are unread, to a label.
+    """
+
+    def _legal(self, prefix: _Prefix, position: jax.Array) -> _Legal:
+        more, fresh = prefix.unread > 0, prefix.openers < self.most_openers
+        further = prefix.room & fresh
+        child = (prefix.last == _WORD) | (prefix.last == _CLOSE)
+        needed = (prefix.open == 0) & ~prefix.complete
+        return _Legal(
+            open=child & (needed | further),
+            close=(prefix.open > 1) | ~more | further,
+            word=more & ((prefix.open > 0) | (position == 0)),
+        )
+
+
+_FORMS: dict[str, type[Grammar]] = {
+    "top_down": TopDown,
+    "tagged": TopDown,
+    "in_order": InOrder,
+}
+
+
+def of_symbols(form: Form, symbols: Sequence[Symbol]) -> Grammar:
+    """Return the grammar of a vocabulary.
+
+    A beginning whose end is no symbol, or an end without its beginning, is never
+    allowed; nor are PAD, UNK and BOS.
+
+    Args:
+      form: see ``trees.forms``.
+      symbols: of the ids behind the special ones.
+
+    Raises:
+      ValueError: if no tree can be written with them.
+    """
+    ends = [{x.label for x in symbols if x.kind == kind} for kind in ("open", "close")]
+    numbers = {label: number for number, label in enumerate(sorted(ends[0] & ends[1]))}
+    if not numbers or not any(x.kind == "word" for x in symbols):
+        raise ValueError(f"no tree can be written with {symbols}")
+    kinds = [_END if id_ == EOS else _NONE for id_ in range(len(SPECIAL))]
+    labels = [-1] * len(SPECIAL)
+    for kind, label in symbols:
+        number = -1 if kind == "word" else numbers.get(label, -1)
+        kinds.append(_KINDS[kind] if kind == "word" or number >= 0 else _NONE)
+        labels.append(number)
+    return _FORMS[form](tuple(kinds), tuple(labels))
