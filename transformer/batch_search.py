@@ -15,7 +15,7 @@ from transformer import decode, fitting, models, parallel
 from transformer.config import Config
 from transformer.decode import Constraint
 from transformer.ids import PAD
-from transformer.models import Model
+from transformer.models import Ensemble, Model
 from transformer.parallel import hosts, memory
 from transformer.search import Search
 
@@ -25,11 +25,11 @@ class BatchSearch:
 
     Args:
       settings: the configuration of the run.
-      model: made from it.
+      model: made from it, or several as one.
       mesh: of the devices, each of which takes its own sentences.
     """
 
-    def __init__(self, settings: Config, model: Model, mesh: Mesh) -> None:
+    def __init__(self, settings: Config, model: Model | Ensemble, mesh: Mesh) -> None:
         self._settings, self._model, self._mesh = settings, model, mesh
         self._checked: set[Any] = set()  # programs that fit into memory
 
@@ -87,7 +87,7 @@ class BatchSearch:
     def _check(
         self,
         how: Search,
-        model: Model,
+        model: Model | Ensemble,
         mesh: Mesh,
         length: int,
         variables: Any,
@@ -111,7 +111,7 @@ class BatchSearch:
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 9))
 def search(
     how: Search,
-    model: Model,
+    model: Model | Ensemble,
     mesh: Mesh,
     length: int,
     variables: Any,
@@ -126,7 +126,7 @@ def search(
 
     Args:
       how: what to search for, and how; of its seed nothing is read.
-      model: the model.
+      model: the model, or several as one.
       mesh: of the devices.
       length: most tokens of an output.
       variables: as ``search_variables`` has them.

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from transformer.config import UserError
+from transformer.ensemble import load
 from transformer.files.lines import one_line
 from transformer.metrics.heads import pharaoh
 from transformer.parallel import hosts, sizes
-from transformer.translate import Translation, load
+from transformer.translate import Translation
 from transformer.trees.brackets import retagged, split_tags
 
 _LINES_AT_A_TIME = 10_000  # of a stream, sorted by length and translated together
@@ -23,7 +24,7 @@ def _note(text: str) -> None:
 
 
 def translate_stream(
-    workdir: Path,
+    workdir: Path | Sequence[Path],
     lines: Iterable[str],
     output: TextIO,
     *,
@@ -39,7 +40,7 @@ def translate_stream(
     What ends a line in a translation becomes a space, and between fields a tab too.
 
     Args:
-      workdir: folder of the run.
+      workdir: folder of the run; of several, which translate together, a list.
       lines: without their end; read some thousands at a time.
       output: is written in order.
       step: of the checkpoint, see ``load``.

@@ -187,11 +187,14 @@ class Translator:
         for group in self._fitted(lengths, _LOGIT_TOKENS):
             ids = (group.padded(side) for side in (source_ids, target_ids))
             spread = map(self._spread, ids)
-            totals = _log_probabilities(self.model, self.params, *spread)
-            found = hosts.fetch(totals).tolist()
+            found = hosts.fetch(self._totals(*spread)).tolist()
             for row, total in zip(group.rows, found, strict=False):
                 results[row] = total
         return results
+
+    def _totals(self, source: jax.Array, target: jax.Array) -> jax.Array:
+        """Return the log-probability of each target (B,), of ids (B, S) and (B, T)."""
+        return _log_probabilities(self.model, self.params, source, target)
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
         """Return the encoder's output of each line, (S, D), EOS included."""

@@ -33,6 +33,7 @@ FLOORS = [
         "train",
         "evaluate",
         "translate",
+        "ensemble",
         "stream",
     },
     {"pictures"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
@@ -17,6 +18,7 @@ from transformer.cli.flags import (
     given,
     only_with,
     only_without,
+    text_flag,
 )
 from transformer.cli.start import started
 from transformer.config import UserError
@@ -33,7 +35,7 @@ _LINES = (
 
 def run(values: flags.FlagValues) -> int:
     """Run the command with the values of its flags; return the exit code."""
-    workdir = trained(Path(values.workdir))
+    workdirs = [trained(path) for path in _workdirs(values)]
     if values.coordinator is not None and values.input is None:
         raise UserError(
             "--coordinator: expected --input with it, a file that every process can "
@@ -46,8 +48,15 @@ def run(values: flags.FlagValues) -> int:
     ):
         from transformer.stream import translate_stream
 
+        workdir = workdirs if len(workdirs) > 1 else workdirs[0]
         translate_stream(workdir, source, output, **given(values, _LINES + SEARCH))
     return 0
+
+
+def _workdirs(values: Any) -> list[Path]:
+    """Return the folders of one run or several; a name may have a comma in it."""
+    named = values.workdir
+    return [Path(x) for x in ([named] if Path(named).is_dir() else named.split(","))]
 
 
 def _path(output: str | None) -> str | None:
@@ -61,7 +70,18 @@ COMMAND = Command(
     run,
     ("workdir",),
     ("input", "output", "device") + _LINES + SEARCH + HOSTS,
-    rules=(
+    {
+        "workdir": text_flag(
+            "folder of the run; of several, which translate together, separated by "
+            "commas"
+        )
+    },
+    (
+        Rule(
+            ("alignments",),
+            lambda values: len(_workdirs(values)) == 1,
+            "with one --workdir only; choose one",
+        ),
         only_with("sample", *OF_SAMPLING),
         only_without("sample", "beam"),
         Rule(
