@@ -253,6 +253,7 @@ def test_what_evaluate_average_score_and_check_are_asked(monkeypatch, trained, c
     texts = trained.parent / "texts"
     assert cli.main(["evaluate", here, f"--output={texts}"]) == 0
     assert asked.pop()[1]["output"] == texts and texts.is_dir()
+    capsys.readouterr()
     for place in (trained / "config.json", trained / "checkpoints" / "x"):
         told = error(capsys, "evaluate", here, f"--output={place}")
         assert told.startswith("--output: expected a place that is no part of the run")

@@ -27,6 +27,7 @@ FLOORS = [
         "fitting",
         "objective",
         "batch_search",
+        "demands",
         "step",
         "programs",
         "validation",

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.calls import error
@@ -40,10 +41,11 @@ def members() -> list[Translator]:
 
 def probabilities(members: list[Translator], ids: list[int]) -> np.ndarray:
     """Return each member's probabilities of each next token, in float64."""
-    x = np.array([[*Bytes().encode(LINE), EOS]], np.int32)
+    x = jnp.array([[*Bytes().encode(LINE), EOS]], jnp.int32)
     tables = []
     for one in members:
-        logits = objective.logits(one.model, one.params, x, np.array([ids], np.int32))
+        ids_ = jnp.array([ids], jnp.int32)
+        logits = objective.logits(one.model, one.params, x, ids_)
         raw = np.exp(np.asarray(logits[0], np.float64))
         tables.append(raw / raw.sum(-1, keepdims=True))
     return np.array(tables)

@@ -85,6 +85,16 @@ class Tokenizer(typing.Protocol):
     def words(self, ids: Sequence[int]) -> list[int]:
         """Return for each id the number of its word, from 0, in the text of all."""
 
+    def spellings(self) -> list[str]:
+        """Return what each id adds to a text, "" for PAD, BOS and EOS.
+
+        Raises:
+          UserError: where an id alone adds nothing that can be told.
+        """
+
+    def spelled(self, text: str) -> str:
+        """Return a text as ``spellings`` would make it up."""
+
     def plain(self, text: str) -> str:
         """Return a line of the corpus as ``decode`` would write it: joins undone."""
 
@@ -106,6 +116,10 @@ class OfText:
     def constraint(self) -> Constraint | None:
         """Return none: any sequence of pieces is a text."""
         return None
+
+    def spelled(self, text: str) -> str:
+        """Return a text as it is."""
+        return text
 
 
 def with_ellipses(

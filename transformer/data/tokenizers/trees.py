@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Self, get_args
 
 from transformer import config
+from transformer.config import UserError
 from transformer.data.tokenizers.tokenizer import Texts
 from transformer.decode import grammars
 from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
@@ -101,6 +102,12 @@ class Trees:
     def words(self, ids: Sequence[int]) -> list[int]:
         """Return the number of each symbol: each stands alone."""
         return list(range(len(ids)))
+
+    def spellings(self) -> list[str]:
+        raise UserError("expected a run that writes text, got trees; forbid no words")
+
+    def spelled(self, text: str) -> str:
+        return text
 
     def plain(self, text: str) -> str:
         return text
