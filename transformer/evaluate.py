@@ -16,7 +16,7 @@ from transformer import objective
 from transformer.config import Config, UserError
 from transformer.data.corpus import Corpus
 from transformer.data.sources import Split
-from transformer.metrics import bleu, measures
+from transformer.metrics import measures
 from transformer.parallel import hosts, sizes
 from transformer.prepare import Prepared, prepare
 from transformer.run import checkpoints, folder, texts
@@ -196,7 +196,7 @@ def _measure(
         "nll": nll,
         "accuracy": sums["correct"] / sums["weight"],
         "tokens": int(sums["weight"]),
-        "exact_match": bleu.exact_match(lines, references),
+        "exact_match": measures.exact_match(settings.data, lines, references),
         settings.data.measure: {
             name: dataclasses.asdict(score) for name, score in scores.items()
         },

@@ -37,8 +37,9 @@ def check(settings: Config) -> None:
       UserError: if it is neither the perplexity nor a variant of ``data.measure``.
     """
     if settings.train.watch == PERPLEXITY:
-        return  # a measure takes its time to load
-    variants = list(measures.measure_of(settings.data)(["a"], ["a"], "en"))
+        return
+    measures.measure_of(settings.data)
+    variants = measures.VARIANTS[settings.data.measure]
     if settings.train.watch not in [PERPLEXITY, *variants]:
         expected = f"{PERPLEXITY} or one of {', '.join(variants)}"
         config.refuse("train.watch", expected, settings.train.watch)
@@ -71,7 +72,10 @@ def measure(
     if not watched:
         return Found(metrics, None)
     score = _score(settings, prepared, model, params)
-    return Found(metrics | {f"validation_{watch}": score}, -score)
+    return Found(
+        metrics | {f"validation_{watch}": score},
+        measures.badness(settings.data, score),
+    )
 
 
 def _score(settings: Config, prepared: Prepared, model: Model, params: Any) -> float:

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import pytest
+from support.calls import error
 from support.configs import changed
 from support.models import RNN
 from support.texts import text_config, write_texts
@@ -142,6 +143,24 @@ def test_averaged_checkpoints_and_the_chosen_variant_are_shown(tmp_path, capsys)
     assert first["BLEU tokens"] == "44.00" and first["PPL"] == "4.500"
     assert second["BLEU tokens"] == "31.00" and second["PPL"] == "5.000"
     assert "(1 of 2 runs)" in text
+
+
+def test_systems_that_write_trees_have_f1(tmp_path, capsys):
+    scores = {
+        "evalb": {"value": 81.5, "signature": "COLLINS.prm"},
+        "honest": {"value": 80.5, "signature": "COLLINS.prm"},
+    }
+    last = {"perplexity": 1.2, "tokens": 400, "f1": scores, "seconds_to_translate": 1.0}
+    keys: dict[str, Any] = {"data.measure": "f1"}
+    for name in "ab":
+        write(tmp_path / name, settings_of(name, **keys), last=last)
+    text = report(capsys, f"--systems={tmp_path}")
+    assert [row["F1 evalb"] for row in lines_of(text)] == ["81.50", "81.50"]
+    assert "F1: COLLINS.prm." in text and "BLEU" not in text
+    text = report(capsys, f"--systems={tmp_path}", "--variant=honest")
+    assert lines_of(text)[0]["F1 honest"] == "80.50"
+    wrong = ["report", f"--systems={tmp_path}", "--variant=tokens"]
+    assert "one of evalb, honest, complete" in error(capsys, *wrong)
 
 
 def test_two_systems_of_one_name_are_told_apart(tmp_path, capsys):

@@ -127,6 +127,28 @@ def test_exact_translations_are_counted(runs, tmp_path):
     assert found[2] == "1-100,5,20.00"  # an empty source is in no bin
 
 
+def test_trees_are_scored_by_f1(tmp_path, monkeypatch, capsys):
+    trees = ["(S (NP (DT a) (NN dog)))", "(S (NP (DT a)) (NN dog))"]
+    monkeypatch.setitem(globals(), "SOURCES", ["a dog"] * 2)
+    monkeypatch.setitem(globals(), "REFERENCES", [trees[0]] * 2)
+    lines = [line.replace("NN", "XX") for line in trees]
+    keys: dict[str, Any] = {"data.measure": "f1"}
+    write(tmp_path / "a", lines, **keys)
+    call = ["plot", "--what=length", f"--workdir={tmp_path / 'a'}"]
+    call += ["--edges=4", f"--output={tmp_path / 'a.csv'}"]
+    found = {}
+    for variant in ("evalb", "complete", "exact"):
+        assert cli.main([*call, f"--variant={variant}"]) == 0
+        found[variant] = (tmp_path / "a.csv").read_text().splitlines()[2]
+    assert set(found.values()) == {"1-4,2,75.00", "1-4,2,50.00"}
+    assert cli.main(call) == 0
+    head, _, row = (tmp_path / "a.csv").read_text().splitlines()[:3]
+    assert head == "F1 by the length of the source" and row == found["evalb"]
+    assert "--variant: expected one of evalb, honest, complete, evalb_40, which" in (
+        error(capsys, *call, "--variant=13a")
+    )
+
+
 @pytest.mark.parametrize(
     "flags, wanted",
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import sys
 import typing
@@ -12,7 +13,7 @@ from typing import Any, Literal
 from absl import flags
 
 from transformer.config import Check, UserError, type_and_checks
-from transformer.metrics.bleu import VARIANTS
+from transformer.metrics.measures import VARIANTS
 from transformer.search import Search
 
 
@@ -310,7 +311,10 @@ FLAGS = {
     "smoothing": share_flag("share taken from the target", 0.1),
     "ids": count_flag("ids of the vocabulary that is drawn", 8, least=2, most=1000),
     "words": text_flag("words to place, separated by commas"),
-    "variant": choice_flag("of BLEU", VARIANTS, "13a"),
+    "variant": choice_flag(
+        "of BLEU or F1 (default: the first of the runs' measure)",
+        list(itertools.chain(*VARIANTS.values())),
+    ),
     "method": choice_flag("how to place words in a plane", ["pca", "tsne"], "pca"),
     "side": choice_flag("whose embeddings", ["source", "target"], "source"),
     "neighbours": count_flag("pieces to name beside each word", 5),

@@ -47,7 +47,7 @@ class Data:
     test_digits: TestDigits
     max_length: Positive[int]  # tokens per side with EOS; longer pairs are left out
     prepared: str  # folder of the encoded corpus, "" = inside the workdir
-    measure: str  # a name of metrics.MEASURES: "bleu"
+    measure: str  # a name of metrics.measures.MEASURES: "bleu", "f1" or "errors"
 
 
 @dataclasses.dataclass(frozen=True)

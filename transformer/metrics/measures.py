@@ -5,13 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from transformer import config
-from transformer.metrics import bleu, chrf_ter
-from transformer.metrics.bleu import Score
+from transformer.config import UserError
+from transformer.metrics import bleu, chrf_ter, errors, parseval
 
+Score = bleu.Score | parseval.Score | errors.Score
 # (hypotheses, references, target language) -> the score of each variant
 Measure = Callable[[Sequence[str], Sequence[str], str], Mapping[str, Score]]
 
-MEASURES: dict[str, Measure] = {"bleu": bleu.score_all}
+MEASURES: dict[str, Measure] = {
+    "bleu": bleu.score_all,
+    "f1": parseval.score_all,
+    "errors": errors.score_all,
+}
+# Of each measure; the first is the one that reports use.
+VARIANTS = {
+    "bleu": bleu.VARIANTS,
+    "f1": parseval.VARIANTS,
+    "errors": errors.VARIANTS,
+}
+_LOWER_IS_BETTER = ("errors",)
+# What "exact" means where it is not the words: (hypotheses, references) -> 0 to 1
+_EXACT: dict[str, Callable[[Sequence[str], Sequence[str]], float]] = {
+    "f1": parseval.exact_match
+}
 
 # (hypotheses, references) -> what the final evaluation adds to a measure, by name
 Beside = Callable[[Sequence[str], Sequence[str]], chrf_ter.Value]
@@ -27,3 +43,44 @@ def measure_of(data: config.Data) -> Measure:
     if data.measure not in MEASURES:
         config.refuse("data.measure", f"one of {', '.join(MEASURES)}", data.measure)
     return MEASURES[data.measure]
+
+
+def badness(data: config.Data, score: float) -> float:
+    """Return what is lower for a better score of the measure."""
+    return score if data.measure in _LOWER_IS_BETTER else -score
+
+
+def variant_of(data: config.Data, name: str | None = None) -> str:
+    """Return the name of a variant of the measure, None being that of reports.
+
+    Raises:
+      UserError: for a variant of another measure, and as ``measure_of``.
+    """
+    measure_of(data)
+    known = VARIANTS[data.measure]
+    if name is not None and name not in known:
+        raise UserError(
+            f"--variant: expected one of {', '.join(known)}, which belong to "
+            f"data.measure={data.measure}, got {name}; change it"
+        )
+    return name or known[0]
+
+
+def score(
+    data: config.Data,
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    variant: str | None = None,
+) -> Score:
+    """Score outputs by one variant of the measure; see ``variant_of``."""
+    chosen, language = variant_of(data, variant), data.target_language
+    if chosen in bleu.VARIANTS:  # the others would be computed for nothing
+        return bleu.corpus_bleu(hypotheses, [references], chosen, language)
+    return measure_of(data)(hypotheses, references, language)[chosen]
+
+
+def exact_match(
+    data: config.Data, hypotheses: Sequence[str], references: Sequence[str]
+) -> float:
+    """Return the part of the outputs that are the reference, as the measure sees it."""
+    return _EXACT.get(data.measure, bleu.exact_match)(hypotheses, references)

@@ -1,21 +1,22 @@
-"""BLEU, or exact translations, by the length of the source: runs side by side."""
+"""BLEU, F1 or exact translations, by the length of the source: runs side by side."""
 
 from __future__ import annotations
 
 import bisect
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from transformer.config import UserError
-from transformer.metrics import bleu
+from transformer.metrics import measures
 from transformer.pictures import plots
 from transformer.pictures.tables import Table
 from transformer.pictures.tables import page as tables_page
 from transformer.run import folder, measured
 from transformer.run.measured import Measured
 
-EXACT = "exact"  # in the place of a variant of BLEU
+EXACT = "exact"  # in the place of a variant of the measure
 
 
 class Bins(NamedTuple):
@@ -24,9 +25,10 @@ class Bins(NamedTuple):
     Attributes:
       labels: of the bins that have sentences, "1-5", the last one "31+".
       counts: their sentences.
-      measure: "BLEU", or "exact, %".
+      measure: "BLEU", "F1", or "exact, %".
       scores: by that measure in each bin, by run.
-      signature: of BLEU, without the order and the number of lines, or what is exact.
+      signature: of the scores, without the n-gram order and the number of lines, or
+        what is exact.
       checkpoints: which parameters of each run were measured.
     """
 
@@ -39,9 +41,9 @@ class Bins(NamedTuple):
 
 
 def show(
-    workdirs: Sequence[Path], form: str, edges: Sequence[int], variant: str
+    workdirs: Sequence[Path], form: str, edges: Sequence[int], variant: str | None
 ) -> tuple[str | bytes, Table]:
-    """Show BLEU by the length of the source (Bahdanau et al., Figure 2).
+    """Show BLEU or F1 by the length of the source (Bahdanau et al., Figure 2).
 
     Args:
       workdirs: see ``by_length``.
@@ -60,14 +62,16 @@ def show(
     return tables_page(written, shown.title, [shown], [drawn.svg()]), shown
 
 
-def by_length(workdirs: Sequence[Path], edges: Sequence[int], variant: str) -> Bins:
+def by_length(
+    workdirs: Sequence[Path], edges: Sequence[int], variant: str | None
+) -> Bins:
     """Score the translations of each run in bins of source length.
 
     Args:
       workdirs: folders of runs with results on one test set.
       edges: the most words of each bin but the last, which has no end.
-      variant: of BLEU, one of ``bleu.VARIANTS``: of all sentences of a bin together;
-        or "exact", the share of translations whose words are those of the reference.
+      variant: of ``data.measure``, of all sentences of a bin together (None: the one
+        that reports use); or "exact", the share of exact translations.
 
     Raises:
       UserError: if a folder has no results, or those of another test set.
@@ -80,9 +84,10 @@ def by_length(workdirs: Sequence[Path], edges: Sequence[int], variant: str) -> B
     for name, run in zip(folder.names(workdirs), runs, strict=True):
         found = [_score(run, inside, variant) for inside in rows.values()]
         scores[name] = [value for value, _ in found]
-        signature = found[0][1].partition("|order:")[0]
+        signature = re.split("[|](order|lines):", found[0][1])[0]
+    name = runs[0].settings.data.measure.upper()
     return Bins(
-        measure="exact, %" if variant == EXACT else "BLEU",
+        measure="exact, %" if variant == EXACT else name,
         labels=[_label(edges, number) for number in rows],
         counts=[len(inside) for inside in rows.values()],
         scores=scores,
@@ -116,19 +121,16 @@ def _words(run: Measured, source: str) -> int:
     return sum(not piece.endswith("@@") for piece in pieces)
 
 
-def _score(run: Measured, rows: Sequence[int], variant: str) -> tuple[float, str]:
+def _score(
+    run: Measured, rows: Sequence[int], variant: str | None
+) -> tuple[float, str]:
     """Return the score of some sentences, and its signature."""
     translations = [run.translations[row] for row in rows]
     references = [run.references[row] for row in rows]
     if variant == EXACT:
-        share = 100 * bleu.exact_match(translations, references)
-        return share, "words equal to the reference"
-    score = bleu.corpus_bleu(
-        translations,
-        [references],
-        variant,
-        run.settings.data.target_language,
-    )
+        share = measures.exact_match(run.settings.data, translations, references)
+        return 100 * share, "words equal to the reference"
+    score = measures.score(run.settings.data, translations, references, variant)
     return score.value, score.signature
 
 
@@ -145,7 +147,7 @@ def _label(edges: Sequence[int], number: int) -> str:
 
 
 def table(bins: Bins) -> Table:
-    """Return a row per bin, a column of BLEU per run."""
+    """Return a row per bin, a column of scores per run."""
     columns = ("words of the source", "sentences", *bins.scores)
     every = zip(bins.labels, bins.counts, *bins.scores.values(), strict=True)
     rows = tuple(

@@ -10,6 +10,7 @@ from absl import flags
 
 from transformer.cli.files import picture_form, reading, trained, write
 from transformer.cli.flags import (
+    FLAGS,
     Command,
     choice_flag,
     count_flag,
@@ -20,7 +21,6 @@ from transformer.cli.flags import (
 )
 from transformer.cli.start import start_devices
 from transformer.config import UserError
-from transformer.metrics.bleu import VARIANTS
 from transformer.pictures.plots import FORMS
 from transformer.pictures.tables import markdown
 
@@ -140,7 +140,7 @@ COMMAND = Command(
     {
         "what": choice_flag(
             "schedule (--d_model --warmup --steps), smoothing (--smoothing --ids), "
-            "curves (--workdir=RUN,RUN), length (BLEU by source length, "
+            "curves (--workdir=RUN,RUN), length (BLEU or F1 by source length, "
             "--workdir=RUN,RUN --edges --variant), positions (--d_model --length, and "
             "the learned ones of --workdir) or embeddings (--workdir --words)",
             _KINDS,
@@ -156,9 +156,9 @@ COMMAND = Command(
             "5,10,15,20,25,30",
         ),
         "variant": choice_flag(
-            "of BLEU; or exact, the share of exact translations",
-            [*VARIANTS, "exact"],
-            "13a",
+            "of BLEU or F1; or exact, the share of exact translations (default: the "
+            "first of the runs' measure)",
+            [*FLAGS["variant"].choices, "exact"],
         ),
         "input": file_flag("file of words to place, one per line"),
     },

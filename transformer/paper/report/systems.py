@@ -7,6 +7,7 @@ from pathlib import Path
 
 from transformer import config
 from transformer.config import UserError
+from transformer.metrics import measures
 from transformer.paper.report.costs import (
     cost_text,
     per_target_token,
@@ -23,12 +24,12 @@ from transformer.run.measured import Measured
 _DATA = ("source", "name", "train", "train_pairs", "digits")
 
 
-def systems_table(folders: Sequence[Path], variant: str) -> Table:
+def systems_table(folders: Sequence[Path], variant: str | None = None) -> Table:
     """Return a line for each system whose runs are in or below folders.
 
     Args:
       folders: workdirs, or folders with workdirs below.
-      variant: of BLEU, one of ``metrics.bleu.VARIANTS``.
+      variant: of ``data.measure``; None is the one that reports use.
 
     Raises:
       UserError: if a folder has no run, none is finished, or runs have other data,
@@ -38,16 +39,24 @@ def systems_table(folders: Sequence[Path], variant: str) -> Table:
     for run in finished:
         _refuse(finished[0], run)
     measured.check_same_test_set(finished)
+    data = finished[0].settings.data
+    variant = measures.variant_of(data, variant)
     systems = _systems(finished)
     rows = tuple(
         (name, *_cells(runs, variant))
         for name, runs in zip(_names(systems), systems, strict=True)
     )
-    heads = ["system", "model", "seeds", f"BLEU {variant}", "PPL", "params, M"]
+    heads = [
+        "system",
+        "model",
+        "seeds",
+        f"{data.measure.upper()} {variant}",
+        "PPL",
+        "params, M",
+    ]
     heads += ["operations per target token", "FLOPs of training"]
     heads += ["s per 1,000 target tokens", "steps per sentence, trained"]
     heads += ["steps per sentence, translated", "beam"]
-    data = finished[0].settings.data
     pair = f"{data.source_language}-{data.target_language}"
     title = f"Table 2, measured here: {pair}, {data.train} of {data.source}"
     return Table(title, tuple(heads), rows, _note(finished, unfinished, variant))
@@ -135,7 +144,8 @@ def _names(systems: Sequence[Sequence[Measured]]) -> list[str]:
 def _cells(runs: Sequence[Measured], variant: str) -> list[str]:
     first = runs[0]
     try:
-        bleu = [run.scores["bleu"][variant]["value"] for run in runs]
+        measure = first.settings.data.measure
+        scores = [run.scores[measure][variant]["value"] for run in runs]
         perplexities = [run.scores["perplexity"] for run in runs]
         seconds = [
             1000 * run.scores["seconds_to_translate"] / run.scores["tokens"]
@@ -151,7 +161,7 @@ def _cells(runs: Sequence[Measured], variant: str) -> list[str]:
     return [
         _kind(first.settings.model),
         str(len(runs)),
-        _mean(bleu, 2),
+        _mean(scores, 2),
         _mean(perplexities, 3),
         size_text(first),
         scientific(each),
@@ -178,20 +188,21 @@ def _note(
     finished: Sequence[Measured], unfinished: Iterable[Path], variant: str
 ) -> str:
     first = finished[0]
-    signature = first.scores["bleu"][variant]["signature"]
+    measure = first.settings.data.measure
+    signature = first.scores[measure][variant]["signature"]
     devices = sorted({d for run in finished for d in run.record.get("devices", ())})
     averaged = [run for run in finished if run.checkpoint == "average"]
     parts = [
         f"All on the {first.results['split']} pairs, of averaged checkpoints where a "
         f"run has some ({len(averaged)} of {len(finished)} runs), mean ± standard "
-        f"deviation over seeds. BLEU: {signature}. PPL: per token of the vocabulary "
-        "that all share. Operations: products of matrices of a forward pass over the "
-        "training pairs, all words given, 2 per multiply-add; of training three times "
-        "as many, on the real tokens seen. Seconds: search of all test sentences over "
-        "the tokens of the references, compilation included. Steps that have to wait "
-        "for one another in a test sentence of mean length: a layer of a Transformer "
-        "once for all positions that it can take at once, a recurrent cell once for "
-        "each. Blank: the prepared corpus is gone. "
+        f"deviation over seeds. {measure.upper()}: {signature}. PPL: per token of the "
+        "vocabulary that all share. Operations: products of matrices of a forward pass "
+        "over the training pairs, all words given, 2 per multiply-add; of training "
+        "three times as many, on the real tokens seen. Seconds: search of all test "
+        "sentences over the tokens of the references, compilation included. Steps that "
+        "have to wait for one another in a test sentence of mean length: a layer of a "
+        "Transformer once for all positions that it can take at once, a recurrent cell "
+        "once for each. Blank: the prepared corpus is gone. "
         f"Trained on {', '.join(devices) or 'unknown devices'}."
     ]
     if names := [str(path) for path in unfinished]:

@@ -1,0 +1,63 @@
+"""Score constituency trees as EVALB does, with COLLINS.prm."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from transformer.cli.files import write, write_json
+from transformer.cli.flags import (
+    Command,
+    choice_flag,
+    file_flag,
+    switch_flag,
+    text_flag,
+)
+
+
+def run(values: flags.FlagValues) -> int:
+    """Run the command with the values of its arguments; return the exit code."""
+    from transformer.data.sources.text import read_lines
+    from transformer.metrics import evalb_table, parseval
+
+    gold, test = (list(read_lines(Path(name))) for name in (values.gold, values.test))
+    rows = parseval.count_all(gold, test, values.tags, name=values.gold)
+    write(None, evalb_table.table(rows, values.sentences))
+    few = parseval.short(rows)
+    found: dict[str, Any] = {
+        "gold": values.gold,
+        "test": values.test,
+        "rules": parseval.COLLINS.name,
+        "tags": values.tags,
+    }
+    for name, those in (("all", rows), (f"len<={parseval.CUT_OFF}", few)):
+        totals = parseval.total(those)
+        found[name] = dataclasses.asdict(totals) | totals.rates()
+    found["sentences"] = [row._asdict() for row in rows]
+    write_json(values.output, found)
+    return 0
+
+
+COMMAND = Command(
+    run,
+    (),
+    ("sentences", "tags", "output"),
+    {
+        "sentences": switch_flag("begin with a line for each sentence, as EVALB does"),
+        "tags": choice_flag(
+            "what tag a word has that TEST tags XX: that of GOLD, or XX as in EVALB",
+            ["gold", "test"],
+            "gold",
+        ),
+        "output": text_flag(
+            "JSON file to write: the table, with counts of each sentence"
+        ),
+    },
+    positional={
+        "gold": file_flag("file of right trees in brackets, one a line; may be .gz"),
+        "test": file_flag("file of trees to score, a line for each of GOLD"),
+    },
+)

@@ -1,0 +1,87 @@
+"""Error rates of sequences of symbols, as for words to phonemes: lower is better."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from transformer.config import UserError
+
+VARIANTS = ("wer", "per")
+
+
+@dataclasses.dataclass(frozen=True)
+class Score:
+    """An error rate.
+
+    Attributes:
+      value: in percent; of symbols it may be above 100.
+      signature: what is counted, and of how many lines.
+    """
+
+    value: float
+    signature: str
+
+
+def score_all(
+    hypotheses: Sequence[str], references: Sequence[str], language: str
+) -> dict[str, Score]:
+    """Score outputs by the share of wrong lines and by edit distance.
+
+    ``wer`` is the share of lines with any symbol wrong: where a line is one word, the
+    word error rate. ``per``, the phoneme error rate, is the edit distance of all lines
+    over the number of symbols of all references.
+
+    Args:
+      hypotheses: symbols that white space parts, one output per line.
+      references: likewise, one per hypothesis.
+      language: is not read.
+
+    Returns:
+      ``{variant: score}`` in the order of ``VARIANTS``, in percent.
+
+    Raises:
+      UserError: if there is nothing to score or the counts of lines differ.
+
+    Source: the SIGMORPHON shared tasks (Gorman et al. 2020; Ashby et al. 2021).
+
+    >>> [score.value for score in score_all(["a b", "c"], ["a b", "d e"], "").values()]
+    [50.0, 50.0]
+    """
+    if len(hypotheses) != len(references) or not references:
+        raise UserError(
+            f"expected as many outputs as references, at least one, got "
+            f"{len(hypotheses)} and {len(references)}; give one per line"
+        )
+    pairs = [
+        (hypothesis.split(), reference.split())
+        for hypothesis, reference in zip(hypotheses, references, strict=True)
+    ]
+    wrong = sum(ours != theirs for ours, theirs in pairs)
+    edits = sum(edit_distance(ours, theirs) for ours, theirs in pairs)
+    symbols = sum(len(theirs) for _, theirs in pairs)
+    lines = f"lines:{len(pairs)}"
+    return {
+        "wer": Score(100 * wrong / len(pairs), f"wrong lines|{lines}"),
+        "per": Score(
+            100 * edits / max(symbols, 1),
+            f"edits of symbols|symbols:{symbols}|{lines}",
+        ),
+    }
+
+
+def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
+    """Return how many insertions, deletions and substitutions make ``b`` of ``a``.
+
+    >>> edit_distance("kitten", "sitting")
+    3
+    """
+    row = list(range(len(b) + 1))  # distances of a prefix of a to every prefix of b
+    for i, x in enumerate(a, 1):
+        diagonal, row[0] = row[0], i
+        for j, y in enumerate(b, 1):
+            diagonal, row[j] = (
+                row[j],
+                min(row[j] + 1, row[j - 1] + 1, diagonal + (x != y)),
+            )
+    return row[-1]
