@@ -18,6 +18,7 @@ from support.translators import EXTRA, ROUNDINGS, SETTINGS, draw_params
 from transformer import demands, objective, stream
 from transformer.config import UserError
 from transformer.data.tokenizers import Bytes, SentencePiece, Vocabulary
+from transformer.decode import Forbidden
 from transformer.ids import EOS
 from transformer.translate import Translation, Translator
 
@@ -75,6 +76,7 @@ def test_pieces_of_sentencepiece_spell_words():
     settings = make_config(tokenizer_vocab_size=40).tokenizer
     target = SentencePiece.build(texts, settings, "")
     constraint = demands.forbidding(target, ("Hund", "xylo"))
+    assert isinstance(constraint, Forbidden)
     assert not constraint.accepts(target.encode("der Hund und"))
     assert constraint.accepts(target.encode("der Hunde und"))
     assert demands.forbidding(target, ("xylo",)) is None  # there is no x to write
@@ -124,12 +126,17 @@ def echo(translator, monkeypatch):
 def test_prefixes_go_with_their_lines_through_all_chunks(echo, tmp_path):
     output = io.StringIO()
     lines, prefixes = ["a", "b", "c"], ["x", "", "z"]
-    call = {"prefixes": prefixes, "forbid": ["w"]}
-    stream.translate_stream(tmp_path, lines, output, **call)
+
+    def call(lines, output):
+        stream.translate_stream(
+            tmp_path, lines, output, prefixes=prefixes, forbid=["w"]
+        )
+
+    call(lines, output)
     assert output.getvalue() == "x|a|w\n|b|w\nz|c|w\n" and echo.chunks == [2, 1]
     for given, told in ((lines * 2, "got 3 and 4 or more"), (lines[:2], "got 3 and 2")):
         with pytest.raises(UserError, match=f"--prefix: .*{told}"):
-            stream.translate_stream(tmp_path, given, io.StringIO(), **call)
+            call(given, io.StringIO())
 
 
 def test_a_stream_in_python_answers_when_its_lines_pause(echo):

@@ -46,6 +46,8 @@ class Tokenizer(typing.Protocol):
     def load(cls, path: pathlib.Path) -> Tokenizer:
         """Read the file that ``save`` wrote."""
 
+    def __hash__(self) -> int: ...
+
     @property
     def size(self) -> int: ...
 
