@@ -289,7 +289,8 @@ def test_translate_has_a_flag_for_each_field_of_a_search(monkeypatch, trained, c
         **{"n_best": 1, "sample": False, "temperature": 1.0, "top_k": 0},
         **{"top_p": 1.0, "seed": 0, "constrained": None},
     }
-    assert set(asked[-1]) - set(names) == {"step", "scores", "alignments", "layer"}
+    others = {"step", "scores", "alignments", "layer", "tags"}
+    assert set(asked[-1]) - set(names) == others
     aligned = ["--beam=2", "--alpha=1", "--alignments", "--layer=3"]
     assert cli.main([*call, *aligned]) == 0
     assert (asked[-1]["beam"], asked[-1]["alpha"], asked[-1]["layer"]) == (2, 1.0, 3)

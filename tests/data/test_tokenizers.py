@@ -25,6 +25,7 @@ PAIRS = [
 def make_settings(**changes: Any) -> Tokenizer:
     values: dict[str, Any] = {
         "kind": "sentencepiece",
+        "target_kind": "same",
         "vocab_size": 60,
         "joint": True,
         "source_model": "",

@@ -8,8 +8,10 @@ import typing
 from collections.abc import Iterable, Sequence
 
 from transformer import config
-from transformer.decode import Constraint
 from transformer.ids import BOS, EOS, PAD
+
+if typing.TYPE_CHECKING:
+    from transformer.decode import Constraint
 
 Pairs = Iterable[tuple[str, str]]
 Texts = tuple[str, ...]  # of one pair

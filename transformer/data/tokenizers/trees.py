@@ -8,15 +8,17 @@ import hashlib
 import itertools
 import pathlib
 from collections.abc import Iterable, Sequence
-from typing import Self, get_args
+from typing import TYPE_CHECKING, Self, get_args
 
 from transformer import config
 from transformer.config import UserError
 from transformer.data.tokenizers.tokenizer import Texts
-from transformer.decode import grammars
 from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
 from transformer.trees import brackets, forms
 from transformer.trees.forms import Form, Kind, Symbol
+
+if TYPE_CHECKING:
+    from transformer.decode import grammars
 
 
 class Trees:
@@ -91,6 +93,8 @@ class Trees:
 
     def constraint(self) -> grammars.Grammar:
         """Return the grammar of the trees that can be written."""
+        from transformer.decode import grammars  # loads jax, of which data have no use
+
         return grammars.of_symbols(self.form, self.symbols)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
