@@ -30,7 +30,6 @@ def make_settings(**changes: Any) -> Tokenizer:
         "joint": True,
         "source_model": "",
         "target_model": "",
-        "target_kind": "same",
         "symbols": "",
     }
     return Tokenizer(**(values | changes))
