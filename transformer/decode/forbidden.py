@@ -18,6 +18,7 @@ from collections.abc import Hashable, Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from transformer.ids import EOS
 
@@ -86,12 +87,16 @@ class Forbidden:
         cut may not complete one.
         """
         columns, table = jnp.asarray(self.columns), jnp.asarray(self.table)
-        state = jnp.full(ids.shape[:2], _INSIDE)
-        # A word of more tokens than the longest has letters is none of them.
-        for back in range(self.longest + 1, 0, -1):
-            place = position - back
+        reach = self.longest + 1  # a word of more tokens has more letters than any
+
+        # A loop: unrolled, the compiler would fuse the look-ups, each in the next one.
+        def read(step: jax.Array, state: jax.Array) -> jax.Array:
+            place = position - reach + step
             token = jnp.take(ids, jnp.maximum(place, 0), axis=2)
-            state = jnp.where(place < 0, _BETWEEN, table[state, columns[token]])
+            return jnp.where(place < 0, _BETWEEN, table[state, columns[token]])
+
+        inside = jnp.full(ids.shape[:2], _INSIDE, jnp.int32)
+        state = lax.fori_loop(0, reach, read, inside)
         good = self.table != _DEAD
         good[:, self.columns[EOS]] = ~self.ends
         last = good & ~self.ends[self.table]
