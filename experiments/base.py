@@ -57,6 +57,7 @@ def get_config(variant: str = "as_written") -> ConfigDict:
     config.tokenizer.joint = True
     config.tokenizer.source_model = ""
     config.tokenizer.target_model = ""
+    config.tokenizer.symbols = ""
 
     config.batch = ConfigDict()
     config.batch.tokens = 25_000

@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 def __getattr__(name: str) -> Any:
     # Not imported before it is used: `transformer --help` needs no jax.
     if name == "load":
-        return importlib.import_module("transformer.translate").load
+        return importlib.import_module("transformer.ensemble").load
     raise AttributeError(f"module 'transformer' has no attribute {name!r}")
 
 

@@ -15,7 +15,7 @@ from transformer import decode, fitting, models, parallel
 from transformer.config import Config
 from transformer.decode import Constraint
 from transformer.ids import PAD
-from transformer.models import Model
+from transformer.models import Ensemble, Model
 from transformer.parallel import hosts, memory
 from transformer.search import Search
 
@@ -25,11 +25,11 @@ class BatchSearch:
 
     Args:
       settings: the configuration of the run.
-      model: made from it.
+      model: made from it, or several as one.
       mesh: of the devices, each of which takes its own sentences.
     """
 
-    def __init__(self, settings: Config, model: Model, mesh: Mesh) -> None:
+    def __init__(self, settings: Config, model: Model | Ensemble, mesh: Mesh) -> None:
         self._settings, self._model, self._mesh = settings, model, mesh
         self._checked: set[Any] = set()  # programs that fit into memory
 
@@ -41,6 +41,7 @@ class BatchSearch:
         how: Search,
         constraint: Constraint | None = None,
         counts: Sequence[int] = (),
+        prefix: np.ndarray | None = None,
     ) -> decode.Hypotheses:
         """Search for translations.
 
@@ -51,6 +52,7 @@ class BatchSearch:
           how: what to search for.
           constraint: of the outputs, None = any are allowed.
           counts: of the constraint, of the sentences.
+          prefix: padded ids (B, P) that outputs begin with, None = with any.
 
         Returns:
           Hypotheses of all rows, on the host.
@@ -60,7 +62,14 @@ class BatchSearch:
         """
         extra = self._settings.decode.extra_tokens
         # EOS is no part of the input's length. Empty rows may stop at once.
-        limits = np.where(source.any(1), (source != PAD).sum(1) - 1 + extra, 1)
+        longest, given = source.shape[1], np.zeros(len(source), int)
+        if prefix is not None:
+            longest, given = (
+                max(source.shape[1:] + prefix.shape[1:]),
+                (prefix != PAD).sum(1),
+            )
+        longer = np.maximum((source != PAD).sum(1) - 1, given)
+        limits = np.where(source.any(1), longer + extra, 1)
         padded = np.zeros(len(source), np.uint32)
         padded[: len(numbers)] = numbers
         words = None
@@ -71,7 +80,7 @@ class BatchSearch:
             dataclasses.replace(how, seed=0),  # one program for all seeds
             self._model,
             self._mesh,
-            source.shape[1] + extra,
+            longest + extra,
             variables,
             source,
             limits.astype(np.int32),
@@ -79,6 +88,7 @@ class BatchSearch:
             np.uint32(how.seed),
             constraint,
             words,
+            prefix,
         )
         with memory.enough(*fitting.search_memory(how)):
             self._check(*arguments)
@@ -87,15 +97,16 @@ class BatchSearch:
     def _check(
         self,
         how: Search,
-        model: Model,
+        model: Model | Ensemble,
         mesh: Mesh,
         length: int,
         variables: Any,
         source: np.ndarray,
         *others: Any,
     ) -> None:
-        # The constraint is one wherever how.constrained is.
-        if (program := (how, source.shape)) in self._checked:
+        *_, constraint, _, prefix = others
+        given = None if prefix is None else prefix.shape
+        if (program := (how, source.shape, constraint, given)) in self._checked:
             return
         rows = len(source) // mesh.size
         check = fitting.SearchCheck(
@@ -111,7 +122,7 @@ class BatchSearch:
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 9))
 def search(
     how: Search,
-    model: Model,
+    model: Model | Ensemble,
     mesh: Mesh,
     length: int,
     variables: Any,
@@ -121,12 +132,13 @@ def search(
     seed: jax.Array,
     constraint: Constraint | None = None,
     counts: jax.Array | None = None,
+    prefix: jax.Array | None = None,
 ) -> decode.Hypotheses:
     """Search for translations, on each device for its own sentences.
 
     Args:
       how: what to search for, and how; of its seed nothing is read.
-      model: the model.
+      model: the model, or several as one.
       mesh: of the devices.
       length: most tokens of an output.
       variables: as ``search_variables`` has them.
@@ -136,16 +148,19 @@ def search(
       seed: of the samples.
       constraint: of the outputs, None = any are allowed.
       counts: of the constraint (B,).
+      prefix: ids that outputs begin with (B, P), None = with any.
     """
 
-    def each_device(variables, source, limits, numbers, counts, seed):
+    def each_device(variables, source, limits, numbers, counts, prefix, seed):
         base = jax.random.key(seed)
         keys = jax.vmap(lambda number: jax.random.fold_in(base, number))(numbers)
         beams = decode.side_by_side(how)
         step, cache = models.start(model, variables, source, beams, length)
+        if prefix is not None:
+            step, cache = decode.prefixed(step, cache, prefix)
         return decode.search(how, step, cache, limits, length, keys, constraint, counts)
 
     mapped = parallel.over_rows(
         mesh, each_device, parallel.REPLICATED, parallel.BY_ROWS
     )
-    return mapped(variables, source, limits, numbers, counts, seed=seed)
+    return mapped(variables, source, limits, numbers, counts, prefix, seed=seed)

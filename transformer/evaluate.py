@@ -19,7 +19,7 @@ from transformer.data.sources import Split
 from transformer.metrics import measures
 from transformer.parallel import hosts, sizes
 from transformer.prepare import Prepared, prepare
-from transformer.run import checkpoints, folder
+from transformer.run import checkpoints, folder, texts
 from transformer.run.checkpoints import Checkpoints
 from transformer.run.meter import LARGEST, diverged
 from transformer.run.records import announce
@@ -39,6 +39,7 @@ def evaluate(
     step: int | None = None,
     average: int | None = None,
     log: Callable[[str], None] = announce,
+    output: Path | None = None,
 ) -> Path:
     """Measure a trained model and write the results.
 
@@ -57,6 +58,7 @@ def evaluate(
         says so.
       average: K, None = ``decode.average`` of the configuration.
       log: takes the results, one line at a time.
+      output: folder to write the sentences to, see ``run.texts``.
 
     Returns:
       The path of results.json, or of the file in ``results`` of another evaluation.
@@ -67,7 +69,8 @@ def evaluate(
     """
     folder.check_writable(workdir)
     with hosts.holding(workdir):
-        return evaluate_held(workdir, split, step, average, hosts.once(log))
+        once = hosts.once(log)
+        return evaluate_held(workdir, split, step, average, once, output)
 
 
 def evaluate_held(
@@ -76,6 +79,7 @@ def evaluate_held(
     step: int | None = None,
     average: int | None = None,
     log: Callable[[str], None] = announce,
+    output: Path | None = None,
 ) -> Path:
     """Evaluate in a workdir that this process holds; see ``evaluate``."""
     settings, _ = open_run(workdir)
@@ -106,6 +110,8 @@ def evaluate_held(
     path = folder.results_path(workdir, split, it.averaged)
     if hosts.primary():
         path = folder.write_results(workdir, results, usual)
+        if output is not None:
+            texts.write(output, settings.data, sources, references, translations)
     hosts.barrier("results")
     log(f"results: {path}")
     return path
@@ -194,6 +200,10 @@ def _measure(
         settings.data.measure: {
             name: dataclasses.asdict(score) for name, score in scores.items()
         },
+        **{
+            name: dataclasses.asdict(score(lines, references))
+            for name, score in measures.BESIDE.get(settings.data.measure, {}).items()
+        },
         "seconds_to_translate": seconds,
     } | _repaired(translator, sources, [one.ids for one in found]), lines
 
@@ -234,6 +244,8 @@ def _report(
     measure = settings.data.measure
     for variant, score in measured[measure].items():
         log(f"{measure.upper()} {score['value']:5.2f}  {variant}  {score['signature']}")
+    for name in measures.BESIDE.get(measure, {}):
+        log(f"{name} {measured[name]['value']:5.2f}  {measured[name]['signature']}")
 
 
 def _show_samples(

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from transformer import config, decode, models
 from transformer.config import Config, UserError
 from transformer.data.batches import Shape
-from transformer.models import Model
+from transformer.models import Ensemble, Model
 from transformer.models.counts import parameter_count
 from transformer.nn import optimizer
 from transformer.parallel import memory, sizes
@@ -171,7 +171,7 @@ class SearchCheck:
     """
 
     settings: Config
-    model: Model
+    model: Model | Ensemble
     how: Search
     rows: int
     source: int

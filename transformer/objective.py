@@ -73,9 +73,16 @@ def log_probabilities(
     model: Model, params: Any, source: jax.Array, target: jax.Array
 ) -> jax.Array:
     """Return log P(target | source) of each row (B,), in nats."""
-    table = jax.nn.log_softmax(logits(model, params, source, target))
-    each = jnp.take_along_axis(table, target[..., None], axis=-1)[..., 0]
+    each = token_log_probabilities(model, params, source, target)
     return jnp.where(target != PAD, each, 0.0).sum(-1)
+
+
+def token_log_probabilities(
+    model: Model, params: Any, source: jax.Array, target: jax.Array
+) -> jax.Array:
+    """Return log P(target_t | target_<t, source) of each token (B, T), in nats."""
+    table = jax.nn.log_softmax(logits(model, params, source, target))
+    return jnp.take_along_axis(table, target[..., None], axis=-1)[..., 0]
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))

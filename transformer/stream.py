@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+from transformer import demands
 from transformer.config import UserError
+from transformer.ensemble import load
+from transformer.files.chunks import PAUSE, chunks
 from transformer.files.lines import one_line
 from transformer.metrics.heads import pharaoh
 from transformer.parallel import hosts, sizes
-from transformer.translate import Translation, load
+from transformer.translate import LINES_AT_A_TIME, Translation
 from transformer.trees.brackets import retagged, split_tags
 
-_LINES_AT_A_TIME = 10_000  # of a stream, sorted by length and translated together
+_LINES_AT_A_TIME = LINES_AT_A_TIME
 
 
 def _note(text: str) -> None:
@@ -23,7 +26,7 @@ def _note(text: str) -> None:
 
 
 def translate_stream(
-    workdir: Path,
+    workdir: Path | Sequence[Path],
     lines: Iterable[str],
     output: TextIO,
     *,
@@ -32,6 +35,9 @@ def translate_stream(
     alignments: bool = False,
     layer: int | None = None,
     tags: bool = False,
+    answering: bool = False,
+    prefixes: Sequence[str] | None = None,
+    forbid: Sequence[str] = (),
     **search: Any,
 ) -> None:
     """Translate lines of text, one out for one in (``n_best`` out for one in).
@@ -39,13 +45,17 @@ def translate_stream(
     What ends a line in a translation becomes a space, and between fields a tab too.
 
     Args:
-      workdir: folder of the run.
+      workdir: folder of the run; of several, which translate together, a list.
       lines: without their end; read some thousands at a time.
       output: is written in order.
       step: of the checkpoint, see ``load``.
       scores: put ``SCORE<tab>`` before each translation.
       alignments: put ``<tab>0-0 1-2`` behind each, see ``Translator.alignments``.
       layer: see there.
+      answering: write what there is as soon as the lines pause, and not only when
+        thousands are read.
+      prefixes: how each translation begins, as many as there are lines; "" = anyhow.
+      forbid: words that no translation has.
       tags: the lines are ``word_TAG word_TAG``; trees have these tags.
       **search: fields of ``Search``, None = the configured.
     """
@@ -55,17 +65,21 @@ def translate_stream(
             "--tags: expected a run whose translations are trees, got data.source = "
             f"{translator.settings.data.source}; leave --tags out"
         )
+    demanded: dict[str, Any] = {"forbid": forbid} if forbid else {}
+    if forbid:  # what is no word is refused before anything is read
+        demands.forbidding(translator.vocabulary.target, tuple(forbid))
     hosts.once(_note)(sizes.line(translator.settings))
     count, first = translator.search(**search).n_best, 1
-    for chunk in _chunks(lines):
+    for chunk in chunks(lines, _LINES_AT_A_TIME, PAUSE if answering else None):
         every: list[tuple[str, Translation]] = []
         given: Sequence[Sequence[str]] = []
         if tags:
             both = [split_tags(x, f"line {i}") for i, x in enumerate(chunk, first)]
             chunk, given = [words for words, _ in both], [tag for _, tag in both]
-        for line, found in zip(
-            chunk, translator.hypotheses(chunk, first, **search), strict=True
-        ):
+        if prefixes is not None:
+            demanded["prefixes"] = _prefixes_of(prefixes, first, len(chunk))
+        results = translator.hypotheses(chunk, first, **demanded, **search)
+        for line, found in zip(chunk, results, strict=True):
             missing = [Translation("", found[0].score, 0.0, [])] * (count - len(found))
             every += [(line, one) for one in [*found, *missing]]
         written = [one_line(one.text) for _, one in every]
@@ -87,6 +101,23 @@ def translate_stream(
                 output.write(f"{prefix}{text}{link}\n")
         output.flush()
         first += len(chunk)
+    if prefixes is not None and len(prefixes) >= first:
+        raise _other_number(prefixes, f"{first - 1:,}")
+
+
+def _prefixes_of(prefixes: Sequence[str], first: int, count: int) -> Sequence[str]:
+    """Return the prefixes of some lines."""
+    end = first - 1 + count
+    if end > len(prefixes):
+        raise _other_number(prefixes, f"{end:,} or more")
+    return prefixes[first - 1 : end]
+
+
+def _other_number(prefixes: Sequence[str], lines: str) -> UserError:
+    return UserError(
+        f"--prefix: expected as many lines as the input has, got {len(prefixes):,} and "
+        f"{lines}; give one a line, perhaps empty"
+    )
 
 
 def score_stream(
@@ -99,7 +130,9 @@ def score_stream(
 ) -> None:
     """Write the log-probability of each pair of lines, in nats, one a line."""
     translator = load(workdir, step=step)
-    both = itertools.zip_longest(_chunks(sources), _chunks(targets))
+    both = itertools.zip_longest(
+        chunks(sources, _LINES_AT_A_TIME), chunks(targets, _LINES_AT_A_TIME)
+    )
     for number, (left, right) in enumerate(both):
         counts = [number * _LINES_AT_A_TIME + len(x or []) for x in (left, right)]
         if counts[0] != counts[1]:
@@ -111,9 +144,3 @@ def score_stream(
         for value in translator.score(left, right, first):
             output.write(f"{value:.4f}\n")
         output.flush()
-
-
-def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
-    lines = iter(lines)
-    while chunk := list(itertools.islice(lines, _LINES_AT_A_TIME)):
-        yield chunk

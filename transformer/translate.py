@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from transformer import decode, models, objective, parallel
+from transformer import decode, demands, models, objective, parallel
 from transformer.batch_search import BatchSearch
 from transformer.config import Config, UserError
 from transformer.data.batches import Group, in_order
 from transformer.data.tokenizers import Vocabulary, load_vocabulary
 from transformer.decode import Constraint
+from transformer.files.chunks import PAUSE, chunks
 from transformer.ids import BOS, EOS
 from transformer.metrics import heads
 from transformer.parallel import hosts, sizes
@@ -26,6 +27,7 @@ from transformer.run import folder
 from transformer.run.checkpoints import Checkpoints, check_vocabulary, steps_in
 from transformer.search import Search, changed
 
+LINES_AT_A_TIME = 10_000  # of a stream, sorted by length and translated together
 _LOGIT_TOKENS = 1024  # padded target tokens of which all logits are held, when scoring
 _WEIGHT_TOKENS = 1024  # padded tokens per side of which all attention weights are held
 
@@ -119,30 +121,63 @@ class Translator:
 
         Args:
           lines: source sentences.
-          **search: fields of ``Search`` to change: beam, alpha, length_penalty, sample,
-            temperature, top_k, top_p, seed, constrained.
+          **search: ``prefixes`` and ``forbid`` of ``hypotheses``; fields of ``Search``
+            to change: beam, alpha, length_penalty, sample, temperature, top_k, top_p,
+            seed, constrained.
 
         Returns:
           A translation of each, in order; "" for one without any text.
         """
         return [found[0].text for found in self.hypotheses(lines, **search)]
 
+    def stream(self, lines: Iterable[str], **search: Any) -> Iterator[str]:
+        """Yield a translation of each line as soon as the lines pause.
+
+        Args:
+          lines: source sentences, which a thread reads as they come.
+          **search: as ``translate``, but for ``prefixes``.
+        """
+        first = 1
+        for chunk in chunks(lines, LINES_AT_A_TIME, PAUSE):
+            for found in self.hypotheses(chunk, first, **search):
+                yield found[0].text
+            first += len(chunk)
+
     def hypotheses(
-        self, lines: Sequence[str], first: int = 1, **search: Any
+        self,
+        lines: Sequence[str],
+        first: int = 1,
+        *,
+        prefixes: Sequence[str] | None = None,
+        forbid: Sequence[str] = (),
+        **search: Any,
     ) -> list[list[Translation]]:
         """Translate sentences, ``n_best`` ways each, the best first.
 
         Args:
           lines: source sentences.
           first: number of the first line, in warnings and for random draws.
+          prefixes: how the translation of each line begins, "" = anyhow. What is given
+            has log-probability 0, and is no part of what ``decode.extra_tokens``
+            limits.
+          forbid: words that no translation has, see ``decode.forbidden``.
           **search: fields of ``Search`` to change.
 
         Returns:
           For each line its translations with scores; a line without text, also one of
           white space alone, has one, "".
+
+        Raises:
+          UserError: for prefixes of another number, with a forbidden word, or for a
+            run that writes trees, and for what is no word.
         """
         how = self.search(**search)
-        constraint = self.constraint(how)
+        constraint, target = self.constraint(how), self.vocabulary.target
+        if forbid:
+            constraint = demands.forbidding(target, tuple(forbid))
+        beginnings = demands.beginnings(
+            target, len(lines), prefixes, first, constraint, self._warn
+        )
         ids = self.source_ids(lines, first)
         results = [[Translation("", 0.0, 0.0, [])] for _ in lines]
         full = [i for i, line in enumerate(lines) if line.strip() and len(ids[i]) > 1]
@@ -156,6 +191,7 @@ class Translator:
             found = self._search(
                 *(self._variables, group.padded(sequences), numbers, how),
                 *(constraint, counts),
+                prefix=demands.padded([beginnings[row] for row in rows], group.height),
             )
             for place, row in enumerate(rows):
                 results[row] = self._read(found, place, how.n_best, lines[row])
@@ -187,11 +223,14 @@ class Translator:
         for group in self._fitted(lengths, _LOGIT_TOKENS):
             ids = (group.padded(side) for side in (source_ids, target_ids))
             spread = map(self._spread, ids)
-            totals = _log_probabilities(self.model, self.params, *spread)
-            found = hosts.fetch(totals).tolist()
+            found = hosts.fetch(self._totals(*spread)).tolist()
             for row, total in zip(group.rows, found, strict=False):
                 results[row] = total
         return results
+
+    def _totals(self, source: jax.Array, target: jax.Array) -> jax.Array:
+        """Return the log-probability of each target (B,), of ids (B, S) and (B, T)."""
+        return _log_probabilities(self.model, self.params, source, target)
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
         """Return the encoder's output of each line, (S, D), EOS included."""

@@ -248,8 +248,18 @@ def test_what_evaluate_average_score_and_check_are_asked(monkeypatch, trained, c
     )
     here = f"--workdir={trained}"
     assert cli.main(["evaluate", here, "--split=validation", "--average=3"]) == 0
-    options = {"split": "validation", "step": None, "average": 3}
+    options = {"split": "validation", "step": None, "average": 3, "output": None}
     assert asked.pop() == ((trained,), options)
+    texts = trained.parent / "texts"
+    assert cli.main(["evaluate", here, f"--output={texts}"]) == 0
+    assert asked.pop()[1]["output"] == texts and texts.is_dir()
+    capsys.readouterr()
+    for place in (trained / "config.json", trained / "checkpoints" / "x"):
+        told = error(capsys, "evaluate", here, f"--output={place}")
+        assert told.startswith("--output: expected a place that is no part of the run")
+    (trained / "file").write_text("")
+    told = error(capsys, "evaluate", here, f"--output={trained / 'file'}")
+    assert told.startswith("--output: expected a folder that can be written")
     assert cli.main(["average", here, "--last=5"]) == 0
     assert asked.pop() == ((trained,), {"last": 5})
     assert capsys.readouterr().out == "mean\n"

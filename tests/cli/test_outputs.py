@@ -213,11 +213,15 @@ def test_a_file_of_a_run_is_no_output(capsys, trained, place):
     (trained / "link").symlink_to(trained / "config.json")
     before = (trained / "config.json").read_text()
     text = error(capsys, "report", "--static", f"--output={trained / place}")
-    assert text.startswith("--output: expected a file that is no part of the run in ")
+    assert text.startswith("--output: expected a place that is no part of the run in ")
     assert (trained / "config.json").read_text() == before
 
 
-COMMANDS = [name for name, one in cli.COMMANDS.items() if "output" in one.flags()]
+COMMANDS = [
+    name
+    for name, one in cli.COMMANDS.items()
+    if "output" in one.flags() and not one.flags()["output"].folder
+]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -240,7 +244,9 @@ def test_the_folder_of_an_output_is_looked_for_first(
         "target": f"--target={trained / 'f'}",
         "what": "--what=schedule",
     }
-    required = [needed[x] for x in cli.COMMANDS[name].required if x != "output"]
+    command = cli.COMMANDS[name]
+    required = [needed[x] for x in command.required if x != "output"]
+    required += [str(trained / "f") for _ in command.positional]
     text = error(capsys, name, *required, f"--output={trained / place}")
     assert text.startswith("--output: expected a file that can be written, got ")
     assert why in text and text.endswith("; choose another") and not started

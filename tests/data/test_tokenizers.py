@@ -30,6 +30,7 @@ def make_settings(**changes: Any) -> Tokenizer:
         "joint": True,
         "source_model": "",
         "target_model": "",
+        "symbols": "",
     }
     return Tokenizer(**(values | changes))
 

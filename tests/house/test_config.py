@@ -177,6 +177,10 @@ CHOICES = {
     "parallel.remat": "none, layers, dots",
     "parallel.layers": "auto, unrolled, scanned",
 }
+SYMBOLS = (
+    "different symbols joined by commas, without white space, none of <pad>, <unk>, "
+    "<s>, </s>"
+)
 RANGES = (
     [(key, 0, "a number greater than 0") for key in POSITIVE]
     + [(key, -1, "0 or more") for key in NOT_NEGATIVE]
@@ -184,6 +188,7 @@ RANGES = (
     + [(key, "x", f"one of {choices}") for key, choices in CHOICES.items()]
     + [("seed", x, "0 or more and less than 2^32") for x in (-1, 2**32)]
     + [(key, 10, "at most 9") for key in ("data.digits", "data.test_digits")]
+    + [("tokenizer.symbols", "a b", SYMBOLS)]
     + [("model.clip", -2, "0 or more, or -1 for none")]
     + [("optimizer.decay", x, "above 0 and at most 1") for x in (0, 1.5)]
     + [("parallel.data", x, "1 or more, or -1 for what is left") for x in (0, -2)]

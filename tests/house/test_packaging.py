@@ -66,6 +66,6 @@ def test_jax_has_one_bound_and_accelerators_as_extras():
 
 def test_the_package_offers_load_and_nothing_else():
     assert set(dir(transformer)) == {"__version__", "load"}
-    assert transformer.load is importlib.import_module("transformer.translate").load
+    assert transformer.load is importlib.import_module("transformer.ensemble").load
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = transformer.nothing

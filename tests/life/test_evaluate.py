@@ -25,7 +25,7 @@ from transformer.data.sources import number_words
 from transformer.evaluate import average, evaluate, steps_to_average
 from transformer.files import lock
 from transformer.ids import BOS
-from transformer.metrics import bleu
+from transformer.metrics import bleu, chrf_ter
 from transformer.objective import corpus_sums
 from transformer.parallel import sizes
 from transformer.prepare import prepare
@@ -126,7 +126,13 @@ def test_results_tell_what_was_measured(trained):
 @pytest.mark.parametrize("kind, bits", [("bytes", 1), ("sentencepiece", 0)])
 def test_the_perplexity_of_bytes_is_told_in_bits_too(kind, bits):
     lines: list[str] = []
-    measured = {"perplexity": 8.0, "nll": math.log(8), "exact_match": 0.5, "bleu": {}}
+    measured: dict[str, Any] = {
+        "perplexity": 8.0,
+        "nll": math.log(8),
+        "exact_match": 0.5,
+        "bleu": {},
+    }
+    measured |= dict.fromkeys(chrf_ter.BESIDE, {"value": 1.0, "signature": "x"})
     settings = base(**{"tokenizer.kind": kind})
     evaluation._report("last", 40, "test", settings, measured, lines.append)
     assert lines[1] == "perplexity 8.000 per token"
@@ -161,6 +167,9 @@ def test_every_variant_of_bleu_is_that_of_the_sentences(trained, name):
         assert score["value"] == expected.value
         assert score["signature"] == expected.signature
         assert "|lines:6" in score["signature"]
+    for measure, score in chrf_ter.BESIDE.items():
+        value = score(translations, references)
+        assert found[name][measure] == dataclasses.asdict(value)
     assert found[name]["exact_match"] == bleu.exact_match(translations, references)
 
 
@@ -254,12 +263,21 @@ def contents(run: Path) -> dict[str, bytes]:
 
 def test_another_step_and_split_are_evaluated(run):
     before = contents(run)
-    path = evaluate(run, "validation", step=30, average=1, log=lambda line: None)
+    output = run / "texts" / "of"
+    path = evaluate(
+        run, "validation", step=30, average=1, log=lambda line: None, output=output
+    )
     assert path == run / "results" / "validation_step30_average1.json"
     found = json.loads(path.read_text())
     assert (found["split"], found["step"]) == ("validation", 30)
     assert found["averaged_steps"] == [30] and "average" not in found
     assert len(found["sentences"]) == PAIRS["validation"]
+    lines = {x.name: x.read_text().split("\n")[:-1] for x in output.iterdir()}
+    wanted = {"source": "sources.en", "reference": "references.de"}
+    wanted |= {"last": "hypotheses.last.de"}
+    assert lines.keys() == set(wanted.values())
+    for key, name in wanted.items():
+        assert lines[name] == [one[key] for one in found["sentences"]]
     # What report reads and what translate takes stays that of the run's end.
     assert contents(run) == before
     prepared = prepare(SETTINGS, run)

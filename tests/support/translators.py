@@ -28,9 +28,9 @@ SETTINGS = base(
 ROUNDINGS = 300
 
 
-def draw_params(translator: Translator) -> Any:
+def draw_params(translator: Translator, seed: int = 7) -> Any:
     """Draw parameters that write letters and end now and then."""
-    params = models.draw_params(translator.model)
+    params = models.draw_params(translator.model, seed)
     params["decoder_0"]["residual_3"]["norm"]["bias"] = jnp.ones(16)
     # Through that bias a logit gets the sum of its row, here 0, and what is added.
     favoured = np.full((260, 1), -8.0)

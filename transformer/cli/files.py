@@ -52,7 +52,7 @@ def reading(path: str | None) -> Iterator[Iterator[str]]:
                 "standard input: expected lines of text, found it closed; open it or "
                 "name a file"
             )
-        yield decoded(sys.stdin.buffer, "standard input")
+        yield decoded(_typed(sys.stdin.buffer), "standard input")
         return
     try:
         file = open(path, "rb")
@@ -62,6 +62,35 @@ def reading(path: str | None) -> Iterator[Iterator[str]]:
         ) from None
     with file:
         yield decoded(file, path)
+
+
+def is_typed() -> bool:
+    """Return whether standard input may pause: a terminal or a pipe, but no file."""
+    try:
+        return not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+def _typed(stream: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of standard input as they come.
+
+    Not by way of its buffer: Python, which closes that at its end, would wait for a
+    thread that waits for a line.
+    """
+    if not is_typed():
+        yield from stream
+        return
+    parts: list[bytes] = []
+    while block := os.read(stream.fileno(), 1 << 16):
+        *lines, rest = block.split(b"\n")
+        for line in lines:
+            yield b"".join([*parts, line, b"\n"])
+            parts.clear()
+        if rest:
+            parts.append(rest)
+    if parts:
+        yield b"".join(parts)
 
 
 # ---- written whole or not at all -----------------------------------------------------
@@ -163,6 +192,10 @@ def check_output(command: Command, values: flags.FlagValues) -> None:
     path = values["output"].value if "output" in values else None
     if path is None:
         return
+    if command.flags()["output"].folder:
+        _refuse_files_of_a_run(path)
+        writable(Path(path), "output")
+        return
     if os.path.isdir(path):
         raise _unwritable(path, os.strerror(errno.EISDIR))
     if _is_stream(path):
@@ -210,7 +243,7 @@ def _refuse_files_of_a_run(path: str) -> None:
         first = below.relative_to(above).parts[0]
         if first in _OF_A_RUN and (above / "config.json").is_file():
             raise UserError(
-                f"--output: expected a file that is no part of the run in {above}, "
+                f"--output: expected a place that is no part of the run in {above}, "
                 f"got {path}; choose another"
             )
 

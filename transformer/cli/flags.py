@@ -27,6 +27,7 @@ class Flag:
     checks: Sequence[Check] = ()
     choices: Sequence[str] = ()
     reads: bool = False  # its value is the name of a file to read
+    folder: bool = False  # its value is the name of a folder to write into
 
     def parse(self, name: str, text: Any) -> Any:
         """Return the value that was typed.
@@ -149,6 +150,11 @@ def text_flag(help_: str, default: str | None = None) -> Flag:
 def file_flag(help_: str) -> Flag:
     """Return a flag that names a file to read."""
     return Flag(str, None, help_, [_TEXT], reads=True)
+
+
+def folder_flag(help_: str) -> Flag:
+    """Return a flag that names a folder to write into."""
+    return Flag(str, None, help_, [_TEXT], folder=True)
 
 
 def count_flag(

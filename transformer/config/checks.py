@@ -8,6 +8,8 @@ import typing
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TypeVar
 
+from transformer.ids import SPECIAL
+
 
 class UserError(Exception):
     """A mistake the user can mend: printed as one line, exit code 2."""
@@ -39,6 +41,22 @@ Grid = Annotated[float, Check(lambda x: 1 <= x <= 10, "at least 1 and at most 10
 Seed = Annotated[int, Check(lambda x: 0 <= x < 2**32, "0 or more and less than 2^32")]
 Digits = Annotated[Positive[int], Check(lambda x: x <= 9, "at most 9")]
 TestDigits = Annotated[NotNegative[int], Check(lambda x: x <= 9, "at most 9")]
+
+
+def _are_symbols(text: str) -> bool:
+    symbols = text.split(",") if text else []
+    whole = all(symbol.split() == [symbol] for symbol in symbols)
+    return whole and len({*symbols, *SPECIAL}) == len(symbols) + len(SPECIAL)
+
+
+Symbols = Annotated[
+    str,
+    Check(
+        _are_symbols,
+        "different symbols joined by commas, without white space, none of "
+        + ", ".join(SPECIAL),
+    ),
+]
 # It may be that of a folder, as in an ablation.
 Name = Annotated[
     str,

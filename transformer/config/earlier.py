@@ -16,6 +16,7 @@ NEWER = {
     "data.test_digits": 0,
     "data.measure": "bleu",
     "tokenizer.target_kind": "same",
+    "tokenizer.symbols": "",
     "batch.length_multiple": 1,
     "batch.lengths": 1,
     "model.kind": "transformer",

@@ -19,6 +19,7 @@ from transformer.config.checks import (
     Positive,
     Rate,
     Seed,
+    Symbols,
     TestDigits,
     refuse,
 )
@@ -28,12 +29,16 @@ from transformer.config.checks import (
 class Data:
     """Where the sentence pairs come from, and how translations of them are measured."""
 
-    source: str  # a name of data.sources.SOURCES: "numbers", "text", "tfds" or "trees"
-    dir: str  # folder of the text files, or the data_dir of tensorflow_datasets
-    name: str  # tfds builder, e.g. "wmt14_translate/de-en"
+    # A name of data.sources.SOURCES: "numbers", "text", "parquet", "tfds" or "trees".
+    source: str
+    dir: str  # folder of the files, or the data_dir of tensorflow_datasets
+    # tfds: the builder, "wmt14_translate/de-en"; parquet: "" or two columns, "src,ref"
+    name: str
     source_language: str
     target_language: str
-    train: str  # file stems or tfds splits, several joined by "+"
+    # File stems or tfds splits, several joined by "+"; of files "ep*2#<ep>+news", the
+    # first twice and with a tag. Of the others also "sacrebleu:wmt14/full".
+    train: str
     validation: str
     test: str
     train_pairs: NotNegative[int]  # use this many training pairs, 0 = all there are
@@ -56,6 +61,7 @@ class Tokenizer:
     joint: bool  # one vocabulary for both languages
     source_model: str  # a given sentencepiece .model, "" = train one, of byte pairs
     target_model: str  # likewise; "" = the source model if joint
+    symbols: Symbols  # that a trained sentencepiece never parts, "<ep>,<news>"
 
 
 @dataclasses.dataclass(frozen=True)

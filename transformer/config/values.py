@@ -96,8 +96,12 @@ def _check_data(data: Data) -> None:
 
 
 def _check_tokenizer(config: Config) -> None:
-    """See that trees are read as trees, and that nothing else is."""
+    """See that trees are read as trees, and that symbols have a model to be in."""
     tokenizer, source = config.tokenizer, config.data.source
+    trained = tokenizer.kind == "sentencepiece" and not tokenizer.source_model
+    if tokenizer.symbols and not trained:
+        expected = "'' where no sentencepiece model is trained"
+        refuse("tokenizer.symbols", expected, tokenizer.symbols)
     if (tokenizer.target_kind == "same") == (source == "trees"):
         expected = "top_down, tagged or in_order" if source == "trees" else "same"
         expected += f" with data.source = {source}"

@@ -2,6 +2,7 @@
 
 from transformer.decode.beam_search import Candidates, beam, recorded_beam
 from transformer.decode.constraints import Constraint
+from transformer.decode.forbidden import Forbidden, forbidden, is_word
 from transformer.decode.hypotheses import (
     NEVER,
     Hypotheses,
@@ -18,12 +19,15 @@ __all__ = [
     "NEVER",
     "Candidates",
     "Constraint",
+    "Forbidden",
     "Hypotheses",
     "Penalty",
     "Step",
     "beam",
     "ensemble",
+    "forbidden",
     "greedy",
+    "is_word",
     "largest",
     "length_penalty",
     "prefixed",

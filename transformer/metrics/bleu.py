@@ -117,11 +117,11 @@ def corpus_bleu(
     Source: Papineni et al. (2002); section 6.1 of the paper.
     """
     for one_set in references:
-        _check_counts(hypotheses, one_set)
-    prepare, label = _preparation(variant, language)
+        check_counts(hypotheses, one_set)
+    prepare, label = preparation(variant, language)
     prepared = [[prepare(line) for line in one_set] for one_set in references]
-    order = _order(variant, prepared)
-    metric = _metric(variant, order)
+    order = order_of(variant, prepared)
+    metric = metric_of(variant, order)
     result = metric.corpus_score([prepare(line) for line in hypotheses], prepared)
     signature = str(metric.get_signature()).replace("tok:none", f"tok:{label}")
     return Score(
@@ -158,9 +158,9 @@ class Resampler:
     ) -> None:
         import numpy as np
 
-        self._prepare, _ = _preparation(variant, language)
+        self._prepare, _ = preparation(variant, language)
         self._references = [self._prepare(line) for line in references]
-        self._metric = _metric(variant, _order(variant, [self._references]))
+        self._metric = metric_of(variant, order_of(variant, [self._references]))
         lines = len(references)
         chances = np.full(lines, 1 / lines)
         generator = np.random.default_rng(seed)
@@ -178,7 +178,7 @@ class Resampler:
         """
         import numpy as np
 
-        _check_counts(hypotheses, self._references)
+        check_counts(hypotheses, self._references)
         lines = zip(map(self._prepare, hypotheses), self._references, strict=True)
         counts = [self._counts(line, reference) for line, reference in lines]
         return np.array([self._score(row) for row in self._times @ np.array(counts)])
@@ -216,7 +216,7 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     Raises:
       UserError: as ``corpus_bleu``.
     """
-    _check_counts(hypotheses, references)
+    check_counts(hypotheses, references)
     pairs = zip(hypotheses, references, strict=True)
     return sum(h.split() == r.split() for h, r in pairs) / len(hypotheses)
 
@@ -248,7 +248,12 @@ def split_compounds(tokens: str) -> str:
     return re.sub(r"(\S)-(\S)", r"\1 ##AT##-##AT## \2", tokens)
 
 
-def _check_counts(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+def check_counts(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    """See that there is a reference for each hypothesis, and something to score.
+
+    Raises:
+      UserError: if the counts differ, or are 0.
+    """
     if len(hypotheses) != len(references):
         raise UserError(
             f"score: expected one reference per hypothesis, got {len(hypotheses)} "
@@ -258,8 +263,8 @@ def _check_counts(hypotheses: Sequence[str], references: Sequence[str]) -> None:
         raise UserError("score: expected at least one line, got none; give some text")
 
 
-def _preparation(variant: str, language: str) -> tuple[Callable[[str], str], str]:
-    # What is done to a line before sacreBLEU sees it, and its name in the signature.
+def preparation(variant: str, language: str) -> tuple[Callable[[str], str], str]:
+    """Return what is done to a line before sacreBLEU, and its name in a signature."""
     if variant not in ("moses", "paper"):
         return str, "none"
     from sacremoses import MosesPunctNormalizer, __version__
@@ -275,13 +280,15 @@ def _preparation(variant: str, language: str) -> tuple[Callable[[str], str], str
     )
 
 
-def _order(variant: str, references: Sequence[Sequence[str]]) -> int:
-    tokenize = _metric(variant, _MAX_ORDER).tokenizer
+def order_of(variant: str, references: Sequence[Sequence[str]]) -> int:
+    """Return the highest order of n-grams, at most 4, that prepared references have."""
+    tokenize = metric_of(variant, _MAX_ORDER).tokenizer
     longest = max(len(tokenize(line).split()) for lines in references for line in lines)
     return min(max(longest, 1), _MAX_ORDER)
 
 
-def _metric(variant: str, order: int) -> BLEU:
+def metric_of(variant: str, order: int) -> BLEU:
+    """Return sacreBLEU's BLEU of a variant, for prepared lines."""
     from sacrebleu.metrics.bleu import BLEU
 
     tokenizer, lowercase, smoothing = _MEASURES[variant]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from transformer import config
 from transformer.config import UserError
-from transformer.metrics import bleu, errors, parseval
+from transformer.metrics import bleu, chrf_ter, errors, parseval
 
 Score = bleu.Score | parseval.Score | errors.Score
 # (hypotheses, references, target language) -> the score of each variant
@@ -28,6 +28,10 @@ _LOWER_IS_BETTER = ("errors",)
 _EXACT: dict[str, Callable[[Sequence[str], Sequence[str]], float]] = {
     "f1": parseval.exact_match
 }
+
+# (hypotheses, references) -> what the final evaluation adds to a measure, by name
+Beside = Callable[[Sequence[str], Sequence[str]], chrf_ter.Value]
+BESIDE: dict[str, Mapping[str, Beside]] = {"bleu": chrf_ter.BESIDE}
 
 
 def measure_of(data: config.Data) -> Measure:

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 
 from transformer import config
 from transformer.config import Config
+from transformer.decode import ensemble
 from transformer.models import bytenet, convs2s, rnn, stacks, transformer
+from transformer.models.ensembles import Ensemble
 from transformer.nn import dropout
 from transformer.nn.hardware import Hardware, arranged
 from transformer.parallel import Rules
@@ -167,17 +169,28 @@ def search_variables(model: Model, params: Any) -> Any:
 
 
 def start(
-    model: Model, variables: Any, source: jax.Array, beams: int, length: int
+    model: Model | Ensemble,
+    variables: Any,
+    source: jax.Array,
+    beams: int,
+    length: int,
 ) -> tuple[Callable[..., tuple[jax.Array, Any]], Any]:
     """Return the step function and the first cache of a search (``decode``).
 
     Args:
-      model: the model.
-      variables: its parameters as ``search_variables`` has them, or plain.
+      model: the model, or several as one.
+      variables: its parameters as ``search_variables`` has them, or plain; those of
+        several in a tuple.
       source: ids (B, S).
       beams: J.
       length: most tokens of an output.
     """
+    if isinstance(model, Ensemble):
+        starts = [
+            start(one, values, source, beams, length)
+            for one, values in zip(model.members, variables, strict=True)
+        ]
+        return ensemble([step for step, _ in starts]), tuple(x for _, x in starts)
     cache: Any = model.apply(variables, source, beams, length, method="start")
     step: Any = functools.partial(model.apply, variables, method="step")
     return step, cache

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import Config, UserError
+from transformer.files import sealed
 from transformer.run import folder
 
 
@@ -69,13 +70,41 @@ def read(workdir: Path) -> Measured:
             f"{path}: expected the results of a run, found none; run transformer "
             f"evaluate --workdir={workdir}"
         )
+    return _measured(workdir, settings, results, path)
+
+
+def read_any(path: Path) -> Measured:
+    """Read the final results of a run, or a file of results in its folder.
+
+    Args:
+      path: a workdir, or its ``results.json``, or a file of its ``results``.
+
+    Raises:
+      UserError: as ``read``, and for a file that is no such one.
+    """
+    if not path.is_file():
+        return read(path)
+    above = path.resolve().parents[:2]
+    found = [one for one in above if (one / "config.json").is_file()]
+    if not found:
+        raise UserError(
+            f"{path}: expected a workdir or a file of results in one, got a file "
+            "elsewhere; name the workdir"
+        )
+    results = sealed.read_json(path, "repeat transformer evaluate, which writes it")
+    return _measured(found[0], folder.read_settings(found[0]), results, path)
+
+
+def _measured(
+    workdir: Path, settings: Config, results: Mapping[str, Any], path: Path
+) -> Measured:
     usual = settings.decode.checkpoint
-    checkpoint = "average" if "average" in results else usual
+    there = [name for name in ("average", usual, "last") if name in results]
     record = folder.read_record(workdir)
-    found = Measured(workdir, settings, record, results, checkpoint)
+    found = Measured(workdir, settings, record, results, (there or [usual])[0])
     try:
         _ = found.sources, found.references, found.translations
-    except KeyError as error:
+    except (KeyError, TypeError) as error:
         raise UserError(
             f"{path}: expected the key {error}, which transformer evaluate writes; run "
             "it again"

@@ -7,7 +7,7 @@ from pathlib import Path
 from absl import flags
 
 from transformer.cli.files import trained
-from transformer.cli.flags import HOSTS, PROCESSES, Command
+from transformer.cli.flags import HOSTS, PROCESSES, Command, folder_flag
 from transformer.cli.start import started
 
 
@@ -17,13 +17,21 @@ def run(values: flags.FlagValues) -> int:
     with started(values.device, values):
         from transformer.evaluate import evaluate
 
-        evaluate(workdir, split=values.split, step=values.step, average=values.average)
+        output = None if values.output is None else Path(values.output)
+        evaluate(
+            workdir,
+            split=values.split,
+            step=values.step,
+            average=values.average,
+            output=output,
+        )
     return 0
 
 
 COMMAND = Command(
     run,
     ("workdir",),
-    ("split", "step", "average", "device", *HOSTS),
+    ("split", "step", "average", "output", "device", *HOSTS),
+    {"output": folder_flag("folder for sources, references and hypotheses as text")},
     rules=PROCESSES,
 )

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 
-from transformer.cli.files import reading, trained, writing
+from transformer.cli.files import is_typed, reading, trained, writing
 from transformer.cli.flags import (
     HOSTS,
     PROCESSES,
     SEARCH,
     Command,
     Rule,
+    file_flag,
     given,
     only_with,
     only_without,
+    text_flag,
 )
 from transformer.cli.start import started
 from transformer.config import UserError
@@ -33,12 +36,13 @@ _LINES = (
 
 def run(values: flags.FlagValues) -> int:
     """Run the command with the values of its flags; return the exit code."""
-    workdir = trained(Path(values.workdir))
+    workdirs = [trained(path) for path in _workdirs(values)]
     if values.coordinator is not None and values.input is None:
         raise UserError(
             "--coordinator: expected --input with it, a file that every process can "
             "read; add it"
         )
+    demanded = _demanded(values)
     with (
         reading(values.input) as source,
         started(values.device, values),
@@ -46,8 +50,46 @@ def run(values: flags.FlagValues) -> int:
     ):
         from transformer.stream import translate_stream
 
-        translate_stream(workdir, source, output, **given(values, _LINES + SEARCH))
+        workdir = workdirs if len(workdirs) > 1 else workdirs[0]
+        options = given(values, _LINES + SEARCH)
+        translate_stream(workdir, source, output, **options, **demanded)
     return 0
+
+
+def _workdirs(values: Any) -> list[Path]:
+    """Return the folders of one run or several; a name may have a comma in it."""
+    named = values.workdir
+    return [Path(x) for x in ([named] if Path(named).is_dir() else named.split(","))]
+
+
+def _demanded(values: Any) -> dict[str, Any]:
+    """Return what is read before anything is translated, as arguments."""
+    found: dict[str, Any] = {}
+    if values.input is None and is_typed():
+        found["answering"] = True
+    if values.prefix is not None:
+        found["prefixes"] = _lines_of(values.prefix)
+        if values.input is not None:
+            lines, there = len(_lines_of(values.input)), len(found["prefixes"])
+            if lines != there:
+                raise UserError(
+                    f"--prefix: expected as many lines as {values.input} has, got "
+                    f"{there:,} and {lines:,}; give one a line, perhaps empty"
+                )
+    if values.forbid is not None:
+        words = [word.strip() for word in _lines_of(values.forbid) if word.strip()]
+        if not words:
+            raise UserError(
+                f"--forbid: expected a file of words, got none in {values.forbid}; "
+                "leave it out"
+            )
+        found["forbid"] = words
+    return found
+
+
+def _lines_of(path: str) -> list[str]:
+    with reading(path) as lines:
+        return [*lines]
 
 
 def _path(output: str | None) -> str | None:
@@ -60,8 +102,24 @@ def _path(output: str | None) -> str | None:
 COMMAND = Command(
     run,
     ("workdir",),
-    ("input", "output", "device") + _LINES + SEARCH + HOSTS,
-    rules=(
+    ("input", "output", "device", "prefix", "forbid") + _LINES + SEARCH + HOSTS,
+    {
+        "prefix": file_flag(
+            "file of how the translations begin, a line for each line of the input, "
+            "empty where anyhow"
+        ),
+        "forbid": file_flag("file of words that no translation has, one per line"),
+        "workdir": text_flag(
+            "folder of the run; of several, which translate together, separated by "
+            "commas"
+        ),
+    },
+    (
+        Rule(
+            ("alignments",),
+            lambda values: len(_workdirs(values)) == 1,
+            "with one --workdir only; choose one",
+        ),
         only_with("sample", *OF_SAMPLING),
         only_without("sample", "beam"),
         Rule(

@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from transformer import config
 from transformer.data.sources.number_words import Numbers
+from transformer.data.sources.parquet import Parquet
+from transformer.data.sources.sacrebleu_sets import with_test_sets
 from transformer.data.sources.source import SPLITS, Checksums, Pair, Source, Split
 from transformer.data.sources.text import Text
 from transformer.data.sources.tfds import TensorFlowDatasets
@@ -15,6 +17,7 @@ __all__ = ["SOURCES", "SPLITS", "Checksums", "Pair", "Source", "Split", "open_so
 
 SOURCES: dict[str, Callable[[config.Data], Source]] = {
     "numbers": Numbers,
+    "parquet": Parquet,
     "text": Text,
     "tfds": TensorFlowDatasets,
     "trees": Trees,
@@ -36,4 +39,4 @@ def open_source(data: config.Data) -> Source:
     """
     if data.source not in SOURCES:
         config.refuse("data.source", f"one of {', '.join(SOURCES)}", data.source)
-    return SOURCES[data.source](data)
+    return with_test_sets(data, SOURCES[data.source](data))

@@ -13,6 +13,7 @@ from typing import BinaryIO
 
 from transformer import config
 from transformer.config import UserError
+from transformer.data.sources.names import Part, parts
 from transformer.data.sources.source import Checksums, Pair, Split, sha256
 from transformer.files.lines import decoded
 
@@ -23,22 +24,18 @@ class Text:
 
     ``data.train = "news+web"`` reads ``news.en`` and ``news.de`` of ``data.dir`` (or
     ``news.en.gz``, where there is no ``news.en``), then ``web.en`` and ``web.de``.
-    ``"SOURCE_FILE,TARGET_FILE"`` in place of a stem names two files outright.
+    ``"SOURCE_FILE,TARGET_FILE"`` in place of a stem names two files outright. Weights
+    and tags, ``"news*2#<news>+web"``: see ``names.parts``.
 
     What ends a line, and what is no part of its text, says ``files.lines``.
     """
 
     data: config.Data
 
-    def files(self, split: Split) -> list[tuple[pathlib.Path, pathlib.Path]]:
-        """Return the (source file, target file) pairs of a split."""
-        value: str = getattr(self.data, split)
-        if not all(value.split("+")):
-            raise UserError(
-                f"data.{split}: expected file stems joined by '+', got {value!r}; "
-                f"name the files of the {split} split"
-            )
-        return [self._two_files(split, part) for part in value.split("+")]
+    def files(self, split: Split) -> list[tuple[Part, pathlib.Path, pathlib.Path]]:
+        """Return the corpora of a split, each with its source and its target file."""
+        found = parts(split, getattr(self.data, split), "file stems")
+        return [(part, *self._two_files(split, part.name)) for part in found]
 
     def _two_files(self, split: Split, part: str) -> tuple[pathlib.Path, pathlib.Path]:
         if "," in part:
@@ -59,19 +56,17 @@ class Text:
 
     def pairs(self, split: Split) -> Iterator[Pair]:
         pairs = itertools.chain.from_iterable(
-            _parallel_lines(*files) for files in self.files(split)
+            ((part.tagged(left), right) for left, right in parallel_lines(*files))
+            for part, *files in self.files(split)
+            for _ in range(part.times)
         )
         limit = self.data.train_pairs if split == "train" else 0
         return itertools.islice(pairs, limit or None)
 
     def checksums(self, split: Split) -> Checksums:
         sums: Checksums = {}
-        for source, target in self.files(split):
-            for path in (source, target):
-                sums[str(path)] = {"lines": _count(path), "sha256": sha256(path)}
-            _check_counts(
-                source, sums[str(source)]["lines"], target, sums[str(target)]["lines"]
-            )
+        for _, source, target in self.files(split):
+            sums |= checksums_of(source, target)
         return sums
 
 
@@ -119,7 +114,19 @@ def read_lines(path: pathlib.Path) -> Iterator[str]:
     return decoded(_raw_lines(path), path)
 
 
-def _parallel_lines(source: pathlib.Path, target: pathlib.Path) -> Iterator[Pair]:
+def checksums_of(source: pathlib.Path, target: pathlib.Path) -> Checksums:
+    """Return lines and digest of two files, which have to be parallel."""
+    sums: Checksums = {}
+    for path in (source, target):
+        sums[str(path)] = {"lines": _count(path), "sha256": sha256(path)}
+    _check_counts(
+        source, sums[str(source)]["lines"], target, sums[str(target)]["lines"]
+    )
+    return sums
+
+
+def parallel_lines(source: pathlib.Path, target: pathlib.Path) -> Iterator[Pair]:
+    """Stream line n of both files, which have to have as many."""
     both = itertools.zip_longest(read_lines(source), read_lines(target))
     for left, right in both:
         if left is None or right is None:

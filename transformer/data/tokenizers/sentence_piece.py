@@ -102,6 +102,21 @@ class SentencePiece(OfText):
     def _known(self, id_: int) -> int:
         return int(id_) if 0 <= id_ < self.size else UNK
 
+    def spellings(self) -> list[str]:
+        if any(self._model.is_byte(i) for i in self._theirs if i >= 0):
+            raise UserError(
+                "expected a vocabulary of pieces of text, got a model with pieces of "
+                "single bytes, which may spell any word; forbid none"
+            )
+        texts = [
+            piece.replace("\u2581", " ") for piece in self.pieces(range(self.size))
+        ]
+        special = {PAD: "", UNK: " \u2047 ", BOS: "", EOS: ""}
+        return [special.get(i, text) for i, text in enumerate(texts)]
+
+    def spelled(self, text: str) -> str:
+        return self.decode(self.encode(text))
+
     def plain(self, text: str) -> str:
         return text
 
@@ -170,6 +185,7 @@ def _train(texts: Iterable[str], tokenizer: config.Tokenizer) -> SentencePiece:
             unk_id=UNK,
             bos_id=BOS,
             eos_id=EOS,
+            user_defined_symbols=[x for x in tokenizer.symbols.split(",") if x],
             minloglevel=3,
         )
     except RuntimeError as error:

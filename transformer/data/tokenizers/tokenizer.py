@@ -49,6 +49,8 @@ class Tokenizer(typing.Protocol):
     def load(cls, path: pathlib.Path) -> Tokenizer:
         """Read the file that ``save`` wrote."""
 
+    def __hash__(self) -> int: ...
+
     @property
     def size(self) -> int: ...
 
@@ -91,6 +93,16 @@ class Tokenizer(typing.Protocol):
     def tree(self, text: str) -> Tree | None:
         """Return the constituency tree that a text is, None where texts are none."""
 
+    def spellings(self) -> list[str]:
+        """Return what each id adds to a text, "" for PAD, BOS and EOS.
+
+        Raises:
+          UserError: where an id alone adds nothing that can be told.
+        """
+
+    def spelled(self, text: str) -> str:
+        """Return a text as ``spellings`` would make it up."""
+
     def plain(self, text: str) -> str:
         """Return a line of the corpus as ``decode`` would write it: joins undone."""
 
@@ -116,6 +128,10 @@ class OfText:
     def constraint(self) -> Constraint | None:
         """Return none: any sequence of pieces is a text."""
         return None
+
+    def spelled(self, text: str) -> str:
+        """Return a text as it is."""
+        return text
 
 
 def with_ellipses(

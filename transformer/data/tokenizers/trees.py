@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Self, get_args
 
 from transformer import config
+from transformer.config import UserError
 from transformer.data.tokenizers.tokenizer import Texts
 from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
 from transformer.trees import brackets, forms
@@ -109,6 +110,12 @@ class Trees:
     def tree(self, text: str) -> brackets.Tree:
         """Return the clean tree of a text in brackets."""
         return brackets.clean(brackets.parse(text))
+
+    def spellings(self) -> list[str]:
+        raise UserError("expected a run that writes text, got trees; forbid no words")
+
+    def spelled(self, text: str) -> str:
+        return text
 
     def plain(self, text: str) -> str:
         return text

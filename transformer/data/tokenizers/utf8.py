@@ -61,8 +61,20 @@ class Bytes(OfText):
         byte = id_ - len(SPECIAL)
         return chr(byte) if 0x20 < byte < 0x7F else f"<0x{byte:02X}>"
 
+    def spellings(self) -> list[str]:
+        """Return ASCII as it is; another byte stands for a letter."""
+        return ["", "\ufffd", "", "", *map(_letter, range(256))]
+
+    def spelled(self, text: str) -> str:
+        return "".join(map(_letter, text.encode()))
+
     def plain(self, text: str) -> str:
         return text
 
     def save(self, path: pathlib.Path) -> None:
         path.write_bytes(b"")
+
+
+def _letter(byte: int) -> str:
+    # Parts of a letter are letters too, here of a script that has enough of them.
+    return chr(byte if byte < 0x80 else 0x4E00 + byte)

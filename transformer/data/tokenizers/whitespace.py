@@ -82,6 +82,12 @@ class Whitespace(OfText):
         ends = [not piece.endswith("@@") for piece in self.pieces(ids)]
         return list(itertools.accumulate(ends[:-1], initial=0)) if ends else []
 
+    def spellings(self) -> list[str]:
+        bare = [piece.removesuffix("@@") for piece in self._pieces]
+        pairs = zip(bare, self._pieces, strict=True)
+        spaced = [x if x != piece else f"{piece} " for x, piece in pairs]
+        return ["" if i in (PAD, BOS, EOS) else x for i, x in enumerate(spaced)]
+
     def plain(self, text: str) -> str:
         return re.sub(r"@@( |$)", "", " ".join(text.split()))
 

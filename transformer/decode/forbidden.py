@@ -1,0 +1,166 @@
+"""Words that no output may have, however they are cut into pieces.
+
+An automaton reads a text letter by letter: between two words, inside a word that is not
+forbidden, or as far into forbidden words as a node of their trie. A forbidden word may
+begin a longer one ("Hund", "Hunde"): it is one when something that is no letter, or the
+end, follows. A table says where a piece leads from each state; pieces that lead
+everywhere alike share a column.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import unicodedata
+from collections.abc import Hashable, Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from transformer.ids import EOS
+
+_BETWEEN, _INSIDE, _DEAD = range(3)  # states; then the nodes of the trie
+_NODES = 3
+
+
+def is_word(text: str) -> bool:
+    """Return whether a text is one word: letters, marks and digits of any script.
+
+    >>> [is_word(text) for text in ("Hund", "4b", "a b", "e-mail", "")]
+    [True, True, False, False, False]
+    """
+    return bool(text) and all(map(_is_letter, text))
+
+
+@functools.cache
+def _is_letter(letter: str) -> bool:
+    return letter.isalnum() or unicodedata.category(letter)[0] == "M"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Forbidden:
+    """A constraint: outputs without some words. See ``constraints.Constraint``.
+
+    Attributes:
+      columns: (V,) of each id.
+      table: (N, C) the state after a piece, for N states and C columns.
+      ends: (N,) whether a state is a whole forbidden word.
+      longest: letters of the longest forbidden word.
+    """
+
+    columns: np.ndarray
+    table: np.ndarray
+    ends: np.ndarray
+    longest: int
+
+    @functools.cached_property
+    def _digest(self) -> str:
+        arrays = (self.columns, self.table, self.ends)
+        return hashlib.sha256(b"".join(x.tobytes() for x in arrays)).hexdigest()
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Forbidden) and self._digest == other._digest
+
+    def count(self, source: str) -> int:
+        """Return 0: nothing of a source matters."""
+        return 0
+
+    def accepts(self, ids: Sequence[int]) -> bool:
+        """Return whether an output may begin so."""
+        state = _BETWEEN
+        for id_ in ids:
+            state = int(self.table[state, self.columns[id_]])
+        return state != _DEAD
+
+    def allowed(
+        self, ids: jax.Array, position: jax.Array, counts: jax.Array, limits: jax.Array
+    ) -> jax.Array:
+        """Say which tokens may come next; see ``Constraint.allowed``.
+
+        The end may not follow a forbidden word, and the last token of an output that is
+        cut may not complete one.
+        """
+        columns, table = jnp.asarray(self.columns), jnp.asarray(self.table)
+        reach = self.longest + 1  # a word of more tokens has more letters than any
+
+        # A loop: unrolled, the compiler would fuse the look-ups, each in the next one.
+        def read(step: jax.Array, state: jax.Array) -> jax.Array:
+            place = position - reach + step
+            token = jnp.take(ids, jnp.maximum(place, 0), axis=2)
+            return jnp.where(place < 0, _BETWEEN, table[state, columns[token]])
+
+        inside = jnp.full(ids.shape[:2], _INSIDE, jnp.int32)
+        state = lax.fori_loop(0, reach, read, inside)
+        good = self.table != _DEAD
+        good[:, self.columns[EOS]] = ~self.ends
+        last = good & ~self.ends[self.table]
+        last[:, self.columns[EOS]] = ~self.ends
+        now, at_last = (jnp.asarray(x)[state] for x in (good, last))
+        cut = (position + 1 >= limits)[:, None, None]
+        return jnp.take(jnp.where(cut, at_last, now), columns, axis=2)
+
+
+def forbidden(spellings: Sequence[str], words: Sequence[str]) -> Forbidden:
+    """Make the constraint that no output has one of some words.
+
+    Args:
+      spellings: what each id adds to a text, "" for special ones.
+      words: each without anything that is no letter, see ``is_word``.
+    """
+    trie: list[dict[str, int]] = [{} for _ in range(_NODES)]
+    ends: set[int] = set()
+    for word in words:
+        node = _BETWEEN  # the root
+        for letter in word:
+            if letter not in trie[node]:
+                trie[node][letter] = len(trie)
+                trie.append({})
+            node = trie[node][letter]
+        ends.add(node)
+    after: dict[str, list[int]] = {}  # letter -> nodes that it leads on from
+    for node in range(_NODES, len(trie)):
+        for letter in trie[node]:
+            after.setdefault(letter, []).append(node)
+
+    def run(state: int, text: str) -> int:
+        for letter in text:
+            if not _is_letter(letter):
+                state = _DEAD if state in ends or state == _DEAD else _BETWEEN
+            elif state != _DEAD:
+                state = trie[state].get(letter, _INSIDE)
+        return state
+
+    made: list[np.ndarray] = []
+    known: dict[Hashable, int] = {}
+    columns = np.zeros(len(spellings), np.int32)
+    for id_, text in enumerate(spellings):
+        key: Hashable
+        inside, between = run(_INSIDE, text), run(_BETWEEN, text)
+        begins = bool(text) and _is_letter(text[0])
+        others = {node: run(node, text) for node in after.get(text[:1], ())}
+        others = {node: state for node, state in others.items() if state != inside}
+        key = begins, inside, between, tuple(others.items())
+        if not text:  # EOS has a column of its own: it is an end
+            key = id_ == EOS
+        if key not in known:
+            known[key] = len(made)
+            column = np.full(len(trie), inside)
+            if not text:
+                column = np.arange(len(trie))
+            elif begins:
+                column[_BETWEEN] = between
+                column[[*others]] = [*others.values()]
+            else:
+                column[[*ends]] = _DEAD
+            column[_DEAD] = _DEAD
+            made.append(column)
+        columns[id_] = known[key]
+    is_end = np.isin(np.arange(len(trie)), [*ends])
+    longest = max(map(len, words))
+    return Forbidden(columns, np.stack(made, 1).astype(np.int32), is_end, longest)
