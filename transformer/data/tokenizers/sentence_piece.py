@@ -9,6 +9,7 @@ import itertools
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from transformer import config
 from transformer.config import UserError
@@ -34,15 +35,7 @@ class SentencePiece:
     suffix = ".model"
 
     def __init__(self, model: bytes, name: str = "the model"):
-        import sentencepiece
-
-        try:
-            self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError:
-            raise UserError(
-                f"{name}: expected a sentencepiece model, got something else; "
-                "give the .model file"
-            ) from None
+        self._model = open_model(model, name)
         self._bytes = model
         m = self._model
         special = [m.pad_id(), m.unk_id(), m.bos_id(), m.eos_id()]
@@ -70,6 +63,16 @@ class SentencePiece:
     @functools.cached_property
     def digest(self) -> str:
         return hashlib.sha256(b"sentencepiece\n" + self._bytes).hexdigest()
+
+    @property
+    def model(self) -> bytes:
+        """The bytes of the sentencepiece model."""
+        return self._bytes
+
+    @property
+    def numbered(self) -> Sequence[str]:
+        """The pieces of ids 4, 5, ..."""
+        return self.pieces(range(len(SPECIAL), self.size))
 
     def encode(self, text: str) -> list[int]:
         return self._renumber(self._model.encode(text))
@@ -107,6 +110,23 @@ class SentencePiece:
 
     def save(self, path: pathlib.Path) -> None:
         path.write_bytes(self._bytes)
+
+
+def open_model(model: bytes, name: str) -> Any:
+    """Return sentencepiece's processor for the bytes of a model.
+
+    Raises:
+      UserError: if they are something else; ``name`` is what it calls them.
+    """
+    import sentencepiece
+
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except RuntimeError:
+        raise UserError(
+            f"{name}: expected a sentencepiece model, got something else; "
+            "give the .model file"
+        ) from None
 
 
 def checksum(model: str) -> dict[str, str]:
