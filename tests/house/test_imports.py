@@ -35,6 +35,7 @@ FLOORS = [
         "translate",
         "stream",
     },
+    {"formats"},
     {"pictures"},
     {"tools"},
     {"paper"},
@@ -52,6 +53,7 @@ KNOWN_BY = {
     "optax": {"nn/optimizer.py", "step.py"},
     "orbax": {"run/checkpoints.py"},
     "rich": {"run/records.py"},
+    "safetensors": {"formats/huggingface.py"},
     "sacrebleu": {"metrics/bleu.py"},
     "sacremoses": {"metrics/bleu.py"},
     "scipy": {"paper/statistics.py"},
@@ -60,6 +62,7 @@ KNOWN_BY = {
     "submitit": {"tools/ablate/slurm.py"},
     "tensorboardX": {"run/records.py"},
     "tensorflow_datasets": {"data/sources/tfds.py"},
+    "yaml": {"formats/marian.py"},
 }
 # The same for the side-by-side programs: a peer's Python has what that peer needs.
 BENCH_KNOWN_BY = {
@@ -91,7 +94,7 @@ WITHOUT_JAX |= {"tools/targets.py"}
 for folder in ("config", "files", "paper/report", "pictures/plots", "tools/ablate"):
     WITHOUT_JAX |= {str(p.relative_to(PACKAGE)) for p in PACKAGE.glob(f"{folder}/*.py")}
 DISTRIBUTIONS = {"absl": "absl-py", "orbax": "orbax-checkpoint"}
-DISTRIBUTIONS |= {"sklearn": "scikit-learn"}
+DISTRIBUTIONS |= {"sklearn": "scikit-learn", "yaml": "PyYAML"}
 
 
 def imports(path: Path, top_level_only: bool = False) -> set[str]:
