@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import save_file
@@ -38,7 +39,7 @@ def write_npz(values: Values, folder: Path) -> Path:
     """Write the same model as Marian has it: no padding, matrices (I, O), YAML."""
     write_folder(values, folder)
     stored, model = arrays(values), post_norm(**sizes(values))
-    found = {}
+    found: dict[str, Any] = {}
     for name in names(model):
         array = stored[name.transformers]
         if name.rows is not None:
@@ -70,7 +71,7 @@ def write_npz(values: Values, folder: Path) -> Path:
     return folder / "model.npz"
 
 
-def sizes(values: Values) -> dict:
+def sizes(values: Values) -> dict[str, Any]:
     """Return the keys of the model."""
     c = json.loads(values["file config.json"].tobytes())
     width, heads = c["d_model"], c["encoder_attention_heads"]

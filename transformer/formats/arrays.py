@@ -35,10 +35,8 @@ def halved(array: np.ndarray, axis: int) -> np.ndarray:
     return np.take(array, np.arange(width).reshape(-1, 2).T.ravel(), axis)
 
 
-def rows_of(
-    pad: int, unknown: int, start: int, end: int, size: int
-) -> tuple[np.ndarray, list[int]]:
-    """Return which of their rows is each of ours, and those of ordinary pieces alone.
+def rows_of(pad: int, unknown: int, start: int, end: int, size: int) -> np.ndarray:
+    """Return which of their rows is each of ours: the special ones, then the pieces.
 
     Args:
       pad: their number of the padding.
@@ -47,9 +45,8 @@ def rows_of(
       end: of the end of a sentence.
       size: rows of their table.
     """
-    special = [pad, unknown, start, end]
     rest = [row for row in range(size) if row not in (pad, unknown, end)]
-    return np.array([*special, *rest]), rest
+    return np.array([pad, unknown, start, end, *rest])
 
 
 def their_rows(size: int) -> np.ndarray:
@@ -64,7 +61,7 @@ def their_rows(size: int) -> np.ndarray:
 
 
 def forbidding(bias: np.ndarray) -> np.ndarray:
-    """Return an output bias (V,), ours, with which no padding and no start is written."""
+    """Return an output bias (V,) with which no padding and no start is written."""
     bias = bias.copy()
     bias[[PAD, BOS]] = NEVER
     return bias

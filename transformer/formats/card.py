@@ -19,8 +19,8 @@ pipeline_tag: translation
 
 # {name}
 
-A Transformer ("Attention Is All You Need") from {source} to {target}, exported by version
-{version} of the reference code in JAX; digest of its configuration: {digest}.
+A Transformer ("Attention Is All You Need") from {source} to {target}, exported by
+version {version} of the reference code in JAX; digest of its configuration: {digest}.
 
 {scores}
 {notes}
@@ -73,6 +73,6 @@ def search_note(settings: Config, alpha: str) -> str:
         return f"{alpha} = {how.alpha:g} divides by length^{how.alpha:g} as here."
     return (
         f"{alpha} = {how.alpha:g} divides by length^{how.alpha:g}, which the run does "
-        f"not: its ((5 + length) / 6)^{how.alpha:g} has no counterpart. Beam search may "
-        "find others; greedy search does not."
+        f"not: its ((5 + length) / 6)^{how.alpha:g} has no counterpart. Beam search "
+        "may find others; greedy search does not."
     )

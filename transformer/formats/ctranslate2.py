@@ -100,10 +100,10 @@ def variables_of(it: Outgoing) -> Variables:
         ("target", "decoder", target),
     ):
         found |= {
-            f"{stack}/num_heads": np.int16(c.heads),
-            f"{stack}/pre_norm": np.int8(c.norm == "pre"),
-            f"{stack}/activation": np.int8(_ACTIVATIONS[c.activation]),
-            f"{stack}/scale_embeddings": np.float32(c.d_model**0.5),
+            f"{stack}/num_heads": _number(c.heads, "int16"),
+            f"{stack}/pre_norm": _number(c.norm == "pre", "int8"),
+            f"{stack}/activation": _number(_ACTIVATIONS[c.activation], "int8"),
+            f"{stack}/scale_embeddings": _number(c.d_model**0.5, "float32"),
             f"{stack}/position_encodings/encodings": it.positions[side],
         }
         name = "embeddings_0" if stack == "encoder" else "embeddings"
@@ -111,13 +111,13 @@ def variables_of(it: Outgoing) -> Variables:
         if c.norm == "pre":
             found |= _norm(f"{stack}/layer_norm", f"{stack}_norm", arrays)
     found |= {
-        "encoder/embeddings_merge": np.int8(0),
-        "encoder/multi_query_attention": np.int8(0),
-        "decoder/alibi": np.int8(0),
-        "decoder/alibi_use_positive_positions": np.int8(0),
-        "decoder/scale_alibi": np.int8(0),
-        "decoder/alignment_layer": np.int16(-1),
-        "decoder/alignment_heads": np.int16(1),
+        "encoder/embeddings_merge": _number(0, "int8"),
+        "encoder/multi_query_attention": _number(0, "int8"),
+        "decoder/alibi": _number(0, "int8"),
+        "decoder/alibi_use_positive_positions": _number(0, "int8"),
+        "decoder/scale_alibi": _number(0, "int8"),
+        "decoder/alignment_layer": _number(-1, "int16"),
+        "decoder/alignment_heads": _number(1, "int16"),
         "decoder/projection/weight": arrays.get("output", target),
     }
     if c.output_bias:
@@ -151,6 +151,10 @@ def _layer(theirs: str, ours: str, arrays: Variables) -> Variables:
         found[f"{theirs}/ffn/linear_{n - 1}/bias"] = bias
     norm = f"{ours}.residual_{len(kinds) + 1}.norm"
     return found | _norm(f"{theirs}/ffn/layer_norm", norm, arrays)
+
+
+def _number(value: float, dtype: str) -> np.ndarray:
+    return np.asarray(value, dtype)
 
 
 def _norm(theirs: str, ours: str, arrays: Variables) -> Variables:

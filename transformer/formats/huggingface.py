@@ -86,8 +86,8 @@ def load(folder: Path) -> Foreign:
     check(folder, model, given, len(numbers))
     vocabulary, digests = marian_vocabulary(folder, pieces)
     start = settings["decoder_start_token_id"]
-    special = (numbers[piece] for piece in ("<pad>", "<unk>"))
-    rows, _ = rows_of(*special, start, numbers["</s>"], len(numbers))
+    pad, unknown, end = (numbers[piece] for piece in ("<pad>", "<unk>", "</s>"))
+    rows = rows_of(pad, unknown, start, end, len(numbers))
     return Foreign(
         model,
         ours(model, given, rows),
@@ -305,8 +305,9 @@ def save(
     c, rows = it.model, their_rows(translator.vocabulary.source.size)
     arrays = it.arrays | {f"{x}_positions": table for x, table in it.positions.items()}
     computed = c.positions == "sinusoidal" and not c.target_space
-    positions = "sinusoidal" if computed else "learned"
-    kept = dataclasses.replace(c, positions=positions, output_bias=True)
+    kept = dataclasses.replace(
+        c, positions="sinusoidal" if computed else "learned", output_bias=True
+    )
     zeros = np.zeros(len(arrays["source_embedding"]), np.float32)
     arrays.setdefault("output_bias", zeros)
     stored = {}

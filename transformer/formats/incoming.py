@@ -91,8 +91,8 @@ def format_of(source: Path) -> str:
         if archives := sorted(source.glob("*.npz")):
             got += f"; for Marian's own files name {archives[0].name}"
     raise UserError(
-        f"--from: expected a folder of Transformers or an .npz of Marian, got {source}: "
-        f"{got}; name another"
+        f"--from: expected a folder of Transformers or an .npz of Marian, got "
+        f"{source}: {got}; name another"
     )
 
 

@@ -67,8 +67,7 @@ def load(path: Path) -> Foreign:
     given = _named(path, model, stored)
     check(path, model, given, len(numbers))
     vocabulary, digests = marian_vocabulary(path.parent, pieces)
-    special = numbers["<unk>"], pad, numbers["</s>"]
-    rows, _ = rows_of(pad, *special, len(numbers))
+    rows = rows_of(pad, numbers["<unk>"], pad, numbers["</s>"], len(numbers))
     return Foreign(
         model,
         ours(model, given, rows),

@@ -97,7 +97,7 @@ def _tables(c: config.Transformer, arrays: Arrays, rows: int) -> dict[str, np.nd
 
 
 def pieces_model(translator: Translator, side: str) -> bytes | None:
-    """Return the sentencepiece model of one side, None where its words are no pieces."""
+    """Return the sentencepiece model of one side, None where it has none."""
     model: Any = getattr(getattr(translator.vocabulary, side), "model", None)
     return model
 

@@ -6,6 +6,7 @@ Everything between two matrix products is float32.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from transformer.nn.dropout import Key, dropout
 from transformer.nn.matmul import Kernel, product
 
 # What stands between the two products of ``feed_forward``, by name.
-ACTIVATIONS = {
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
     "swish": jax.nn.silu,  # x sigmoid(x)
     "gelu": functools.partial(jax.nn.gelu, approximate=False),  # x Phi(x)

@@ -8,18 +8,19 @@ from absl import flags
 
 from transformer import config
 from transformer.cli.files import writable
-from transformer.cli.flags import Command, text_flag
+from transformer.cli.flags import Command, given, text_flag
 from transformer.cli.start import start_devices
 
 
 def run(values: flags.FlagValues) -> int:
     """Run the command with the values of its flags; return the exit code."""
-    given = None if values.config is None else config.resolve(values.config)
+    settings = None if values.config is None else config.resolve(values.config)
+    source = Path(given(values, ["from"])["from"])
     workdir = writable(Path(values.workdir))
     start_devices("cpu")
     from transformer.formats.incoming import import_model
 
-    import_model(Path(values["from"].value), workdir, given)
+    import_model(source, workdir, settings)
     return 0
 
 

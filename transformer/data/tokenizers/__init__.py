@@ -126,7 +126,7 @@ def build_vocabulary(
 
 
 def _check_one_list(vocabulary: Vocabulary) -> None:
-    """See that both languages number the same pieces, each cut by a model of its own."""
+    """See that both sides number the same pieces, each cut by a model of its own."""
     source, target = vocabulary.source, vocabulary.target
     assert isinstance(source, Marian) and isinstance(target, Marian)
     if source.numbered != target.numbered:

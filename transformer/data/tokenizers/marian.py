@@ -1,4 +1,4 @@
-"""The pieces of Marian's models: sentencepiece cuts a text, a list numbers the pieces."""
+"""The pieces of Marian's models: sentencepiece cuts a text, a list numbers them."""
 
 from __future__ import annotations
 
