@@ -85,3 +85,15 @@ def sizes(values: Values) -> dict[str, Any]:
         "d_k": width // heads,
         "d_v": width // heads,
     }
+
+
+def renumbered(values: Values) -> np.ndarray:
+    """Return our id of each of theirs, by the rule, not by the code."""
+    numbers = json.loads(values["file vocab.json"].tobytes())
+    ordinary = [n for piece, n in numbers.items() if piece not in _SPECIAL]
+    ours = {numbers[piece]: id_ for piece, id_ in _SPECIAL.items()}
+    ours |= {n: 4 + i for i, n in enumerate(sorted(ordinary))}
+    return np.array([ours[n] for n in range(len(numbers))])
+
+
+_SPECIAL = {"<pad>": 0, "<unk>": 1, "</s>": 3}

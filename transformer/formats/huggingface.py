@@ -121,6 +121,9 @@ def _keys(
     tied = settings.get("tie_word_embeddings", True)
     layers, depth = one("encoder_layers"), one("decoder_layers")
     rows = one("max_position_embeddings")
+    positions: dict[str, Any] = {}
+    if not _are_sinusoids(stored, rows, width):
+        positions = {"positions": "learned", "max_positions": rows}
     return post_norm(
         layers=layers,
         decoder_layers=0 if depth == layers else depth,
@@ -131,14 +134,13 @@ def _keys(
         d_k=width // heads,
         d_v=width // heads,
         dropout=float(settings.get("dropout", 0.1)),
-        positions=_positions(stored, rows, width),
-        max_positions=rows,
         tying="three" if shared else "two" if tied else "none",
+        **positions,
     )
 
 
-def _positions(stored: Mapping[str, np.ndarray], rows: int, width: int) -> str:
-    """Return "learned" where a file has tables of positions of its own."""
+def _are_sinusoids(stored: Mapping[str, np.ndarray], rows: int, width: int) -> bool:
+    """Say whether a file has no tables of positions but those that are computed."""
     tables = [
         x for name, x in stored.items() if name.endswith("embed_positions.weight")
     ]
@@ -147,7 +149,7 @@ def _positions(stored: Mapping[str, np.ndarray], rows: int, width: int) -> str:
         table.shape == plain.shape and abs(table - plain).max() <= _SINUSOIDS
         for table in tables
     ]
-    return "sinusoidal" if all(same) else "learned"
+    return all(same)
 
 
 def _check_numbers(

@@ -54,7 +54,8 @@ def outgoing(translator: Translator, positions: int) -> Outgoing:
         if getattr(c, key) not in held:
             cannot(f"model.{key}", " or ".join(map(str, held)), getattr(c, key))
     if not c.heads * c.d_k == c.heads * c.d_v == c.d_model:
-        cannot("model.d_k and d_v", f"d_model / heads = {c.d_model / c.heads:g}", c.d_k)
+        wanted = f"d_model / heads = {c.d_model / c.heads:g}"
+        cannot("model.d_k and d_v", wanted, f"{c.d_k} and {c.d_v}")
     arrays = by_name(translator.params)
     _cut(arrays, translator.vocabulary)
     for name in [name for name in arrays if name.endswith("query.kernel")]:

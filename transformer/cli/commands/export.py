@@ -8,15 +8,15 @@ from absl import flags
 
 from transformer.cli.files import trained
 from transformer.cli.flags import Command, choice_flag, text_flag
-from transformer.cli.start import start_devices
 
 
 def run(values: flags.FlagValues) -> int:
     """Run the command with the values of its flags; return the exit code."""
     workdir = trained(Path(values.workdir))
-    start_devices("cpu")
     from transformer.formats.exporting import export_run
+    from transformer.parallel import start
 
+    start("cpu")
     export_run(workdir, values.to, Path(values.output), values.quantization or "")
     return 0
 

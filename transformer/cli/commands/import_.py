@@ -9,7 +9,6 @@ from absl import flags
 from transformer import config
 from transformer.cli.files import writable
 from transformer.cli.flags import Command, given, text_flag
-from transformer.cli.start import start_devices
 
 
 def run(values: flags.FlagValues) -> int:
@@ -17,9 +16,10 @@ def run(values: flags.FlagValues) -> int:
     settings = None if values.config is None else config.resolve(values.config)
     source = Path(given(values, ["from"])["from"])
     workdir = writable(Path(values.workdir))
-    start_devices("cpu")
     from transformer.formats.incoming import import_model
+    from transformer.parallel import start
 
+    start("cpu")
     import_model(source, workdir, settings)
     return 0
 
