@@ -158,15 +158,23 @@ def test_arrays_are_rounded_once(dtype, digits, golden, imported, tmp_path):
 
 # ---- CTranslate2 ---------------------------------------------------------------------
 
-# Of model.bin as CTranslate2 4.8.5 translated with it, the same as Transformers does,
-# see ``test_peers_translate_as_the_peer_did``.
-DIGEST = "to be filled in"
+# Of all in model.bin but the sinusoids, whose last digits are those of a machine, as
+# CTranslate2 4.8.5 translated with it like Transformers, see the last test here.
+DIGEST = "0f86a2e6cc276889d73d2e0729805151042367e20bf8146f79f70575addf0fe3"
 
 
 def test_the_file_is_the_one_that_was_translated_with(imported, tmp_path):
     export(imported, "ctranslate2", tmp_path / "folder")
     content = (tmp_path / "folder" / "model.bin").read_bytes()
-    assert hashlib.sha256(content).hexdigest() == DIGEST
+    found = dict(ctranslate2.read_variables(content))
+    table = found.pop("encoder/position_encodings/encodings")
+    assert found.pop("decoder/position_encodings/encodings") is table
+    # The first angle of position 1 is 1, the next ones 10,000^(-2 i / 10).
+    np.testing.assert_allclose(table[1, :3], np.sin([1, 1 + np.pi / 2, 10**-0.8]), 1e-6)
+    whole = hashlib.sha256()
+    for name, array in found.items():
+        whole.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+    assert whole.hexdigest() == DIGEST
     vocabulary = json.loads((tmp_path / "folder/shared_vocabulary.json").read_text())
     assert vocabulary[:6] == ["<pad>", "<unk>", "<s>", "</s>", ">>deu<<", ">>fra<<"]
     kept = json.loads((tmp_path / "folder" / "config.json").read_text())
@@ -187,7 +195,7 @@ def test_matrices_above_each_other_and_tables_once(pieces, tmp_path):
     np.testing.assert_array_equal(final, ours.params["encoder_norm"]["scale"])
     assert found["encoder/pre_norm"] == 1 and "decoder/projection/bias" not in found
     same = [found[f"{x}/weight"] for x in ("decoder/embeddings", "decoder/projection")]
-    assert same[0].base is same[1].base is not None
+    assert same[0] is same[1]
 
 
 def test_integers_are_within_half_a_step_of_each_row():

@@ -1,4 +1,4 @@
-"""Models of Marian's, read from the files of two systems, beside what a peer computes."""
+"""Models of Marian's, read from files of two systems, beside what a peer computes."""
 
 import dataclasses
 import json
@@ -275,7 +275,7 @@ def test_other_folders_are_refused(name, tmp_path):
 
 
 BAD_NPZ: dict[str, tuple[dict[str, Any], str]] = {
-    "pre-norm": ({"transformer-preprocess": "n"}, 'expected transformer-preprocess: ""'),
+    "pre-norm": ({"transformer-preprocess": "n"}, 'transformer-preprocess: ""'),
     "type": ({"type": "s2s"}, 'expected type: "transformer", got s2s'),
     "tables": ({"tied-embeddings-all": False}, "expected tied-embeddings-all: true"),
     "rnn": (

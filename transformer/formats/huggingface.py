@@ -176,7 +176,7 @@ def _check_numbers(
 
 
 def _stored(folder: Path) -> tuple[Arrays, dict[str, str]]:
-    """Return the arrays of the safetensors files of a folder, and the files' digests."""
+    """Return the arrays of a folder's safetensors files, and the files' digests."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
@@ -397,7 +397,7 @@ def _config_of(
         "attention_dropout": c.attention_dropout,
         "activation_dropout": c.relu_dropout,
         "scale_embedding": True,
-        "static_position_embeddings": c.positions != "learned",
+        "static_position_embeddings": True,
         "share_encoder_decoder_embeddings": c.tying == "three",
         "tie_word_embeddings": c.tying != "none",
         "max_position_embeddings": positions,
