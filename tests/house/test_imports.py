@@ -70,7 +70,7 @@ BENCH_KNOWN_BY = {
     "ctranslate2": {"peer_ctranslate2.py"},
     "export": {"ours.py"},
     "flax": {"ours_rnn.py"},
-    "jax": {"export.py", "on_device.py", "ours.py", "ours_rnn.py", "windows.py"},
+    "jax": {"on_device.py", "ours.py", "ours_rnn.py", "windows.py"},
     "ours": {"ours_rnn.py"},
     "peer_torch": {"peer_torch_rnn.py", "peer_transformers.py"},
     "side_by_side": {"accelerator/"},
