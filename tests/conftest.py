@@ -20,7 +20,10 @@ import pytest
 
 # Made to be run, by a Python that has torch; looking for doctests imports it.
 collect_ignore = [f"programs/torch_{of}.py" for of in ("values", "convs2s", "bytenet")]
-collect_ignore += ["programs/deberta_values.py"]
+collect_ignore += [
+    f"programs/{of}.py"
+    for of in ("deberta_values", "marian_values", "peer_translations")
+]
 
 # pytest puts the folder of this file on sys.path, so every test can import `support`,
 # whose assertions are to say as much as those of tests.

@@ -16,6 +16,7 @@ from transformer import objective
 from transformer.config import Config, UserError
 from transformer.data.corpus import Corpus
 from transformer.data.sources import Split
+from transformer.data.tokenizers import Vocabulary
 from transformer.metrics import measures
 from transformer.parallel import hosts, sizes
 from transformer.prepare import Prepared, prepare
@@ -150,7 +151,9 @@ def _evaluated(
         averaged = steps_to_average(workdir, settings, average, last)
         wanted = steps_to_average(workdir, settings, None, newest)
     if len(averaged) > 1:
-        models["average"] = averaged_params(workdir, settings, prepared, averaged, log)
+        vocabulary = prepared.vocabulary
+        mean = averaged_params(workdir, settings, vocabulary, averaged, log)
+        models["average"] = mean
     usual = last == final and averaged == wanted
     return _Evaluated(models, last, newest, averaged, usual)
 
@@ -277,11 +280,10 @@ def average(
     """
     folder.check_writable(workdir)
     with hosts.holding(workdir):
-        settings, _ = open_run(workdir)
-        prepared = prepare(settings, workdir)
+        settings, vocabulary = open_run(workdir)
         steps = steps_to_average(workdir, settings, last, None)
-        params = averaged_params(workdir, settings, prepared, steps, log)
-        save_average(workdir, settings, prepared, steps, params)
+        params = averaged_params(workdir, settings, vocabulary, steps, log)
+        save_average(workdir, settings, vocabulary.digest, steps, params)
     return f"average of steps {', '.join(map(str, steps))}: {workdir / 'averaged'}"
 
 
@@ -309,7 +311,7 @@ def steps_to_average(
 def averaged_params(
     workdir: Path,
     settings: Config,
-    prepared: Prepared,
+    vocabulary: Vocabulary,
     steps: Sequence[int],
     log: Callable[[str], None],
 ) -> Any:
@@ -320,7 +322,6 @@ def averaged_params(
             f"warning: the averaged checkpoints are not equally far apart "
             f"({', '.join(map(str, steps))})"
         )
-    vocabulary = prepared.vocabulary
     return checkpoints.average(
         workdir / "checkpoints",
         steps,
@@ -332,7 +333,7 @@ def averaged_params(
 def save_average(
     workdir: Path,
     settings: Config,
-    prepared: Prepared,
+    vocabulary: str,
     steps: Sequence[int],
     params: Any,
 ) -> None:
@@ -343,7 +344,7 @@ def save_average(
         params,
         {
             "config": dataclasses.asdict(settings),
-            "vocabulary": prepared.vocabulary.digest,
+            "vocabulary": vocabulary,
             "averaged_steps": list(steps),
         },
     )
@@ -361,6 +362,7 @@ def _keep_average(
     ``translate`` would take it for the run's end after the run was extended.
     """
     if params is not None:
-        save_average(workdir, settings, prepared, steps, params)
+        digest = prepared.vocabulary.digest
+        save_average(workdir, settings, digest, steps, params)
     elif hosts.primary():
         checkpoints.remove_before(workdir / "averaged", steps[-1])

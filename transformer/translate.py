@@ -28,6 +28,7 @@ from transformer.run.checkpoints import Checkpoints, check_vocabulary, steps_in
 from transformer.search import Search, changed
 
 LINES_AT_A_TIME = 10_000  # of a stream, sorted by length and translated together
+VOCABULARY = "vocabulary"  # folder of an imported model's tokenizers
 _LOGIT_TOKENS = 1024  # padded target tokens of which all logits are held, when scoring
 _WEIGHT_TOKENS = 1024  # padded tokens per side of which all attention weights are held
 
@@ -426,6 +427,8 @@ def open_run(workdir: Path) -> tuple[Config, Vocabulary]:
     """
     settings = folder.read_settings(workdir)
     corpus = Path(settings.data.prepared or workdir / "corpus")
+    if not corpus.exists() and (workdir / VOCABULARY).is_dir():
+        corpus = workdir / VOCABULARY  # of an imported model, not trained yet
     return settings, load_vocabulary(corpus)
 
 

@@ -15,25 +15,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import jax
-import numpy as np
 import weights
 from sizes import EOS, Recurrent, Size
 
 import transformer
 from transformer import config, parallel
 from transformer.data.sources.text import read_lines
-from transformer.nn.positions import POSITIONS
+from transformer.formats.arrays import by_name
+from transformer.formats.outgoing import outgoing
 from transformer.translate import Translator
 
-# What a model must be to have a counterpart in the other systems.
+# What a model must be beside what ``formats`` asks of every one that is exported.
 _COMMON = {
     "norm": "post",
     "tying": "three",
-    "attention_bias": True,
-    "score": "scaled_dot",
-    "window": 0,
+    "positions": ("sinusoidal", "sinusoidal_concat"),
     "target_space": False,
+    "activation": "relu",
+    "output_bias": False,
+    "decoder_layers": 0,
 }
 _RECURRENT: dict[str, dict[str, Any]] = {
     "cgru": {"layers": 1, "reverse_source": False},
@@ -137,21 +137,17 @@ def take_weights(translator: Translator, positions: int) -> weights.Weights:
     Raises:
       UserError: if the other systems have no such model.
     """
-    model = config.transformer(translator.settings.model)
+    it = outgoing(translator, positions)
+    model, rows = it.model, len(it.arrays["source_embedding"])
     for name, wanted in _COMMON.items():
-        if getattr(model, name) != wanted:
-            _refuse(name, wanted, getattr(model, name))
-    if not model.heads * model.d_k == model.heads * model.d_v == model.d_model:
-        _refuse("d_k and d_v", model.d_model / model.heads, (model.d_k, model.d_v))
-    if model.positions not in POSITIONS:
-        _refuse("positions", " or ".join(POSITIONS), model.positions)
-    arrays = _by_name(translator.params)
-    rows = len(arrays["source_embedding"])
+        held = wanted if isinstance(wanted, tuple) else (wanted,)
+        if getattr(model, name) not in held:
+            _refuse(name, " or ".join(map(str, held)), getattr(model, name))
     return weights.Weights(
         Size(model.layers, model.d_model, model.d_ff, model.heads, rows),
         model.norm_epsilon,
-        np.asarray(POSITIONS[model.positions](positions, model.d_model)),
-        arrays,
+        it.positions["source"],
+        it.arrays,
     )
 
 
@@ -179,14 +175,7 @@ def take_recurrent(translator: Translator) -> weights.RecurrentWeights:
         (model.dropout, model.context_dropout, model.readout_dropout),
         model.encoder_norm,
     )
-    return weights.RecurrentWeights(size, _by_name(translator.params))
-
-
-def _by_name(params: Any) -> dict[str, np.ndarray]:
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-    }
+    return weights.RecurrentWeights(size, by_name(translator.params))
 
 
 def _refuse(name: str, wanted: object, got: object) -> NoReturn:

@@ -536,7 +536,7 @@ def test_a_task_has_every_sentence_in_one_batch(translator):
 
 
 @pytest.mark.parametrize(
-    "change", [{"norm": "pre"}, {"d_k": 4}, {"positions": "learned"}, {"window": 3}]
+    "change", [{"norm": "pre"}, {"d_k": 4}, {"positions": "rotary"}, {"window": 3}]
 )
 def test_a_model_that_nobody_else_has_is_refused(translator, change):
     (name,) = change

@@ -151,7 +151,7 @@ NOT_NEGATIVE = (
     "train.checkpoint_every train.checkpoint_minutes decode.alpha decode.extra_tokens "
     "loss.block decode.tokens optimizer.rate optimizer.decay_patience "
     "optimizer.decay_after optimizer.decay_every optimizer.least_rate optimizer.l2 "
-    "train.watch_pairs train.patience"
+    "train.watch_pairs train.patience model.decoder_layers"
 ).split()
 RATES = (
     "model.dropout model.attention_dropout model.relu_dropout loss.smoothing "
@@ -159,13 +159,14 @@ RATES = (
 ).split()
 CHOICES = {
     "device": "any, cpu, gpu, tpu",
-    "tokenizer.kind": "sentencepiece, whitespace, bytes",
+    "tokenizer.kind": "sentencepiece, whitespace, bytes, marian",
     "tokenizer.target_kind": "same, top_down, tagged, in_order",
     "model.kind": "transformer, rnn, convs2s, bytenet",
     "model.norm": "post, pre",
     "model.positions": "sinusoidal, sinusoidal_concat, learned, none, rotary, alibi, "
     "relative, disentangled",
     "model.relative_heads": "shared, per_head",
+    "model.activation": "relu, swish, gelu",
     "model.tying": "three, two, none",
     "model.score": "scaled_dot, dot, additive, general",
     "model.dtype": "float32, bfloat16",

@@ -37,6 +37,7 @@ FLOORS = [
         "ensemble",
         "stream",
     },
+    {"formats"},
     {"pictures"},
     {"tools"},
     {"paper"},
@@ -59,6 +60,7 @@ KNOWN_BY = {
         *(f"metrics/{name}.py" for name in ("bleu", "chrf_ter", "significance")),
         "data/sources/sacrebleu_sets.py",
     },
+    "safetensors": {"formats/huggingface.py"},
     "sacremoses": {"metrics/bleu.py"},
     "scipy": {"paper/statistics.py"},
     "sentencepiece": {"data/tokenizers/sentence_piece.py"},
@@ -66,6 +68,7 @@ KNOWN_BY = {
     "submitit": {"tools/ablate/slurm.py"},
     "tensorboardX": {"run/records.py"},
     "tensorflow_datasets": {"data/sources/tfds.py"},
+    "yaml": {"formats/marian.py"},
 }
 # The same for the side-by-side programs: a peer's Python has what that peer needs.
 BENCH_KNOWN_BY = {
@@ -73,7 +76,7 @@ BENCH_KNOWN_BY = {
     "ctranslate2": {"peer_ctranslate2.py"},
     "export": {"ours.py"},
     "flax": {"ours_rnn.py"},
-    "jax": {"export.py", "on_device.py", "ours.py", "ours_rnn.py", "windows.py"},
+    "jax": {"on_device.py", "ours.py", "ours_rnn.py", "windows.py"},
     "ours": {"ours_rnn.py"},
     "peer_torch": {"peer_torch_rnn.py", "peer_transformers.py"},
     "side_by_side": {"accelerator/"},
@@ -97,7 +100,7 @@ WITHOUT_JAX |= {"tools/targets.py"}
 for folder in ("config", "files", "paper/report", "pictures/plots", "tools/ablate"):
     WITHOUT_JAX |= {str(p.relative_to(PACKAGE)) for p in PACKAGE.glob(f"{folder}/*.py")}
 DISTRIBUTIONS = {"absl": "absl-py", "orbax": "orbax-checkpoint"}
-DISTRIBUTIONS |= {"sklearn": "scikit-learn"}
+DISTRIBUTIONS |= {"sklearn": "scikit-learn", "yaml": "PyYAML"}
 
 
 def imports(path: Path, top_level_only: bool = False) -> set[str]:
@@ -246,7 +249,7 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_help_starts_nothing_heavy():
-    heavy = set(KNOWN_BY) - {"absl", "ml_collections"} | {"jax", "numpy"}
+    heavy = set(KNOWN_BY) - {"absl", "ml_collections", "yaml"} | {"jax", "numpy"}
     call = (
         "from transformer.cli.main import main; main(['--help']); main(['train', '-h'])"
     )

@@ -43,6 +43,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "transformer:additive": TRANSFORMER | {"score": "additive", "layers": 1},
     "transformer:windowed": TRANSFORMER | {"window": 2, "layers": 1},
     "transformer:general": TRANSFORMER | {"score": "general"},
+    "transformer:marian": TRANSFORMER
+    | {"decoder_layers": 1, "activation": "swish", "output_bias": True},
     **{
         f"transformer:{name}": TRANSFORMER | changes
         for name, changes in POSITIONS.items()
@@ -141,7 +143,8 @@ def test_shapes_of_every_method(kind):
     b, s, t, j, length = 3, 5, 7, 2, 11
     model = models.make(settings_of(kind), V, V)
     params, d = models.abstract(model), model.config.d_model
-    d += kind == "convs2s"  # the bias of its output is a column of the table
+    # The bias of an output is a column of the table.
+    d += kind == "convs2s" or getattr(model.config, "output_bias", False)
     source, inputs = (jax.ShapeDtypeStruct((b, n), jnp.int32) for n in (s, t))
     shape = functools.partial(jax.tree.map, lambda x: x.shape)
     features = functools.partial(models.features, model)

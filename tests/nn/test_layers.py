@@ -251,6 +251,25 @@ def test_feed_forward_value_and_gradients():
         assert_close(gradient, wanted, 5 + 7 + 6 + 5, magnitude=most)
 
 
+def test_feed_forward_with_other_activations_by_hand():
+    # At 1: 1 / (1 + 1/e) and the normal distribution function; at -2 likewise.
+    x, one, zero = jnp.array([[[1.0], [-2.0]]]), jnp.ones((1, 1)), jnp.zeros(1)
+    expected = {
+        "relu": [1.0, 0.0],
+        "swish": [0.7310586, -0.2384058],
+        "gelu": [0.8413447, -0.0455003],
+    }
+    assert expected.keys() == layers.ACTIVATIONS.keys()
+    for name, values in expected.items():
+        y = layers.feed_forward(x, one, zero, one, zero, activation=name)
+        np.testing.assert_allclose(y[0, :, 0], values, rtol=1e-6)
+        # Inner activations are rounded once where they are stored, not in between.
+        wide = layers.feed_forward(
+            x, one, zero, one, zero, activation=name, inner="bfloat16"
+        )
+        np.testing.assert_array_equal(wide, y)
+
+
 def test_feed_forward_treats_positions_alone():
     x, *parameters = feed_forward_arguments()
     before = layers.feed_forward(x, *parameters)

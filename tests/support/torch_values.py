@@ -17,15 +17,16 @@ from support.paths import PROGRAMS, TESTS
 _PYTHON = os.environ.get("PEERS_PYTHON", sys.executable)
 
 
-def _has_torch() -> bool:
-    look = "import importlib.util as u; print(u.find_spec('torch') is not None)"
+def has_peer(name: str) -> bool:
+    """Say whether the Python of the peers has a package."""
+    look = f"import importlib.util as u; print(u.find_spec('{name}') is not None)"
     found = subprocess.run([_PYTHON, "-c", look], capture_output=True, text=True)
     return found.stdout.strip() == "True"
 
 
 # A test of these compares with every torch there is.
 everywhere = pytest.mark.parametrize(
-    "values_of", ["committed", "installed"] if _has_torch() else ["committed"]
+    "values_of", ["committed", "installed"] if has_peer("torch") else ["committed"]
 )
 
 
@@ -37,12 +38,17 @@ def values(values_of: str, program: str = "torch_values") -> dict[str, np.ndarra
         return _read(TESTS / "golden" / f"{name}.npz")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "values.npz"
-        subprocess.run(
-            [_PYTHON, str(PROGRAMS / f"{program}.py"), str(path)],
-            env=os.environ | {"PYTHONPATH": str(TESTS)},
-            check=True,
-        )
+        run_peer(program, str(path))
         return _read(path)
+
+
+def run_peer(program: str, *arguments: str) -> None:
+    """Run a file of programs/ by the Python of the peers."""
+    subprocess.run(
+        [_PYTHON, str(PROGRAMS / f"{program}.py"), *arguments],
+        env=os.environ | {"PYTHONPATH": str(TESTS)},
+        check=True,
+    )
 
 
 def _read(path: Path) -> dict[str, np.ndarray]:

@@ -130,6 +130,13 @@ H200 = Hardware("cuda", (9, 0))
         {"model.layers": 1, "model.score": "general"},
         {"model.layers": 1, "model.positions": "relative", "model.clip": 3},
         {"model.layers": 1, "model.positions": "disentangled", "model.clip": 3},
+        {
+            "model.layers": 2,
+            "model.decoder_layers": 1,
+            "model.activation": "gelu",
+            "model.output_bias": True,
+            "optimizer.accumulation": 2,
+        },
     ],
     ids=str,
 )

@@ -49,6 +49,12 @@ def model_of(c: Config) -> config.Transformer:
         {"model.positions": "relative", "model.clip": 2},
         {"model.positions": "disentangled", "model.clip": 2},
         {
+            "model.positions": "disentangled",
+            "model.clip": 2,
+            "model.decoder_layers": 1,
+            "model.output_bias": True,
+        },
+        {
             "model.positions": "relative",
             "model.clip": 0,
             "model.relative_heads": "per_head",
@@ -125,7 +131,7 @@ def test_what_the_ways_of_remat_keep_by_hand():
     # a second Q and output, and K V of 7.
     products = 7 * (18 + 48 + 10 + 14 + 10) + 4 * (18 + 48 + 10 + 14 + 10)
     products += 4 * (18 + 10) + 7 * 48
-    assert kept.product_bytes(c, 7, 4, 1) == 4 * products
+    assert sum(kept.product_bytes(c, 7, 4, 1)) == 4 * products
     assert kept.stack_bytes(c, "dots", 7, 4, 1) == 2 * (inputs + 4 * products) + once
 
 

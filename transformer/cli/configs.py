@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import difflib
 import importlib.util
 import inspect
@@ -18,7 +19,8 @@ from ml_collections import ConfigDict
 from ml_collections.config_flags import config_flags
 
 from transformer.cli.flags import FLAGS
-from transformer.config import UserError
+from transformer.config import UserError, resolve_saved
+from transformer.files import sealed
 
 
 def define_config(values: flags.FlagValues, arguments: list[str]) -> None:
@@ -43,13 +45,13 @@ class _ConfigFile(config_flags.ConfigFileFlagParser):
                 f"--config: expected a Python file such as experiments/base.py, got "
                 f"{file}, which is not there; give the path of one"
             )
-        if not file.endswith(".py"):
+        if not file.endswith((".py", ".json")):
             raise UserError(
                 f"--config: expected a file name that ends in .py, got {file}; rename "
                 "the file"
             )
         with _own_errors(path):
-            values = get_config(path)
+            values = _saved(file) if file.endswith(".json") else get_config(path)
         if not isinstance(values, ConfigDict):
             raise UserError(
                 f"--config: expected get_config() of {file} to return a ConfigDict, "
@@ -72,6 +74,13 @@ class _ConfigFile(config_flags.ConfigFileFlagParser):
                     f"config: expected a key of the config file, got {override[1]}; "
                     f"{hint}"
                 )
+
+
+def _saved(file: str) -> ConfigDict:
+    """Return the values of the config.json that a run wrote."""
+    remedy = "give that of a run, or a Python file such as experiments/base.py"
+    values = resolve_saved(sealed.read_json(Path(file), remedy))
+    return ConfigDict(dataclasses.asdict(values))
 
 
 def get_config(argument: str) -> Any:
@@ -121,7 +130,7 @@ def _own_errors(argument: str) -> Iterator[None]:
     """Say in one line what the code of a config file did; it may do anything."""
     try:
         yield
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, UserError):
         raise
     except BaseException as error:  # SystemExit is no Exception
         raise UserError(_config_error(argument, error)) from error

@@ -54,12 +54,14 @@ class Data:
 class Tokenizer:
     """How text becomes ids."""
 
-    kind: Literal["sentencepiece", "whitespace", "bytes"]
+    kind: Literal["sentencepiece", "whitespace", "bytes", "marian"]
     # Of the target; "same" = kind. Trees are written as trees.forms says.
     target_kind: Literal["same", "top_down", "tagged", "in_order"]
     vocab_size: NotNegative[int]  # pieces, special ones included; 0 = as many as occur
     joint: bool  # one vocabulary for both languages
-    source_model: str  # a given sentencepiece .model, "" = train one, of byte pairs
+    # A given sentencepiece .model, "" = train one, of byte pairs; of marian a .marian,
+    # or a .spm that has vocab.json beside it.
+    source_model: str
     target_model: str  # likewise; "" = the source model if joint
     symbols: Symbols  # that a trained sentencepiece never parts, "<ep>,<news>"
 
@@ -98,7 +100,9 @@ class Transformer(Model):
     """The sizes and choices of section 3 of the paper."""
 
     layers: Positive[int]  # N, in each of the two stacks
+    decoder_layers: NotNegative[int]  # of the decoder where it has others, 0 = N
     d_ff: Positive[int]
+    activation: Literal["relu", "swish", "gelu"]  # of the feed-forward networks
     heads: Positive[int]
     d_k: Positive[int]
     d_v: Positive[int]
@@ -125,6 +129,12 @@ class Transformer(Model):
     score: Literal["scaled_dot", "dot", "additive", "general"]
     window: NotNegative[int]  # positions that self-attention reaches each way, 0 = all
     target_space: bool  # a learned vector added to the source embeddings
+    output_bias: bool  # a learned number added to each logit
+
+    @property
+    def depth(self) -> int:
+        """The number of layers of the decoder."""
+        return self.decoder_layers or self.layers
 
     @property
     def learned_positions(self) -> int:

@@ -21,7 +21,8 @@ def labels(c: config.Transformer) -> int:
 
 
 def layers_count(c: config.Transformer) -> Count:
-    """Count both stacks: N layers of each, in a pair 3 attentions and 5 norms.
+    """Count both stacks: 1 attention and 2 norms in a layer of the encoder, 2 and 3 in
+    one of the decoder.
 
     An attention has matrices of ``D h (2 d_k + 2 d_v)``, a feed-forward of ``2 D F``;
     general scores have ``h d_k^2`` more, additive ones ``h d_k``, and with relative
@@ -30,15 +31,16 @@ def layers_count(c: config.Transformer) -> Count:
     """
     attention = 2 * c.d_model * c.heads * (c.d_k + c.d_v)
     attention += c.heads * {"general": c.d_k**2, "additive": c.d_k}.get(c.score, 0)
-    matrices = 3 * attention + 2 * 2 * c.d_model * c.d_ff
     tables = c.heads if c.relative_heads == "per_head" else 1
-    matrices += 2 * tables * labels(c) * (c.d_k + c.d_v)
-    both = 2 * c.heads * c.d_k * (c.positions == "disentangled")
-    matrices += both * c.d_model
+    both = 2 * c.d_model * c.d_ff + tables * labels(c) * (c.d_k + c.d_v)
+    projected = 2 * c.heads * c.d_k * (c.positions == "disentangled")
+    matrices = c.layers * (attention + both + projected * c.d_model)
+    matrices += c.depth * (2 * attention + both)
     biases = c.attention_bias * (c.heads * (2 * c.d_k + c.d_v) + c.d_model)
-    vectors = 3 * biases + 2 * (c.d_ff + c.d_model) + 5 * 2 * c.d_model
-    vectors += c.attention_bias * both
-    return Count(c.layers * matrices, c.layers * vectors)
+    norm, both = 2 * c.d_model, c.d_ff + c.d_model
+    vectors = c.layers * (biases + both + 2 * norm + c.attention_bias * projected)
+    vectors += c.depth * (2 * biases + both + 3 * norm)
+    return Count(matrices, vectors)
 
 
 def parameter_count(c: config.Transformer, vocabulary: int) -> Count:
@@ -53,5 +55,5 @@ def parameter_count(c: config.Transformer, vocabulary: int) -> Count:
     rows += 2 * c.clip * (c.positions == "disentangled")
     rows += TARGET_SPACES * c.target_space
     stacks = layers_count(c)
-    ends = 4 * c.d_model * (c.norm == "pre")
+    ends = 4 * c.d_model * (c.norm == "pre") + vocabulary * c.output_bias
     return Count(stacks.matrices + rows * c.d_model, stacks.vectors + ends)

@@ -64,6 +64,7 @@ class FeedForward(nn.Module):
             key=key,
             dtype=self.hardware.operands(c.dtype),
             inner=self.hardware.stored(c.dtype),
+            activation=c.activation,
         )
 
 

@@ -123,6 +123,7 @@ STACKS = {"encoder": EncoderLayer, "decoder": DecoderLayer}
 PARTITION: Rules = {
     "(source|target)_embedding": ("tensor", "fsdp"),  # (V, D)
     "output": ("tensor", "fsdp"),  # (V, D)
+    "output_bias": ("tensor",),  # (V,)
     "(source|target)_positions": (None, "fsdp"),  # (positions, D)
     "target_space": (None, "fsdp"),  # (spaces, D)
     "source_distances": (None, "fsdp"),  # (labels, D)
@@ -181,7 +182,10 @@ class Transformer(Base):
         if c.target_space:
             self.target_space = table("target_space", TARGET_SPACES)
         self.encoder = [EncoderLayer(c, self.kind) for _ in range(c.layers)]
-        self.decoder = [DecoderLayer(c, self.kind) for _ in range(c.layers)]
+        self.decoder = [DecoderLayer(c, self.kind) for _ in range(c.depth)]
+        if c.output_bias:
+            zeros, rows = nn.initializers.zeros, (self.target_size,)
+            self.output_bias = self.param("output_bias", zeros, rows)
         if c.norm == "pre":
             self.encoder_norm = LayerNorm(c.norm_epsilon)
             self.decoder_norm = LayerNorm(c.norm_epsilon)
@@ -233,17 +237,30 @@ class Transformer(Base):
         return self.decoder_norm(x) if self.config.norm == "pre" else x
 
     def logits(self, x: jax.Array) -> jax.Array:
-        """Score every id of the target vocabulary, ``x E^T``: (..., D) to (..., V)."""
-        return matmul.product(x, matmul.Transposed(self.output_table), self.operands)
+        """Score every id of the target vocabulary: (..., D) to (..., V).
+
+        ``x E^T``, and with ``output_bias`` ``x E^T + b``.
+        """
+        table = matmul.Transposed(self.output_table)
+        scores = matmul.product(x, table, self.operands)
+        return scores + self.output_bias if self.config.output_bias else scores
 
     def features(
         self, source: jax.Array, inputs: jax.Array, key: dropout.Key | None = None
     ) -> tuple[jax.Array, jax.Array]:
         """Return ``__call__``'s output (B, T, D) and the output matrix (V, D).
 
-        Logits are their product; a loss need not hold all of them at a time.
+        Logits are their product; a loss need not hold all of them at a time. An output
+        bias is one more column of both, of ones beside the output.
         """
-        return self(source, inputs, key), self.output_table
+        hidden, table = self(source, inputs, key), self.output_table
+        if not self.config.output_bias:
+            return hidden, table
+        ones = jnp.ones((*hidden.shape[:2], 1))
+        return (
+            jnp.concatenate([hidden, ones], axis=-1),
+            jnp.concatenate([table, self.output_bias[:, None]], axis=-1),
+        )
 
     def start(self, source: jax.Array, beams: int, length: int) -> Cache:
         """Encode source ids (B, S) and make the cache for up to ``length`` steps.

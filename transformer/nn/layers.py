@@ -5,6 +5,9 @@ Everything between two matrix products is float32.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -12,6 +15,13 @@ from jax.ad_checkpoint import checkpoint_name
 
 from transformer.nn.dropout import Key, dropout
 from transformer.nn.matmul import Kernel, product
+
+# What stands between the two products of ``feed_forward``, by name.
+ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
+    "relu": jax.nn.relu,
+    "swish": jax.nn.silu,  # x sigmoid(x)
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),  # x Phi(x)
+}
 
 
 def linear(
@@ -74,6 +84,7 @@ def feed_forward(
     key: Key | None = None,
     dtype="float32",
     inner="float32",
+    activation: str = "relu",
 ) -> jax.Array:
     """Transform each position alone, ``max(0, x W1 + b1) W2 + b2`` (equation 2).
 
@@ -87,12 +98,15 @@ def feed_forward(
       key: dropout key, None for evaluation.
       dtype: of the operands of the products.
       inner: dtype in which the F inner activations are stored.
+      activation: a name of ``ACTIVATIONS``, in place of max(0, .).
 
     Returns:
       (B, T, D) in float32.
     """
     y = checkpoint_name(linear(x, kernel_1, bias_1, dtype, inner), "product")
-    y = dropout(jax.nn.relu(y), dropout_rate, key)
+    if activation != "relu":  # which rounds nothing
+        y = y.astype(jnp.float32)
+    y = dropout(ACTIVATIONS[activation](y), dropout_rate, key)
     return linear(y, kernel_2, bias_2, dtype)
 
 

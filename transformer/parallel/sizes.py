@@ -103,7 +103,7 @@ def bytes_of_search(
     c = settings.model
     position, pair = c.d_model, 0
     if isinstance(c, config.Transformer):
-        position, pair = c.layers * c.heads * (c.d_k + c.d_v), 2 + 2 * _FLOAT * c.heads
+        position, pair = c.depth * c.heads * (c.d_k + c.d_v), 2 + 2 * _FLOAT * c.heads
     numbers = (source + beam * length) * position + 3 * beam * target_size
     return rows * (_FLOAT * numbers + beam * beam * length * pair)
 

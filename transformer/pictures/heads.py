@@ -137,7 +137,8 @@ def look(
       translator: a trained model.
       source: a sentence.
       target: its translation, None for the model's own.
-      layers: numbers from 1, "1,3" or "1-3"; None for all.
+      layers: numbers from 1, "1,3" or "1-3"; None for all, of several kinds for those
+        that all of them have.
       heads: the same.
       kind: one of ``KINDS``, None for all that the model has.
 
@@ -152,8 +153,12 @@ def look(
             f"{kind}; change it"
         )
     shown = [kind] if kind else list(kinds)
-    counts = zip(("layers", "heads"), (layers, heads), kinds[shown[0]], strict=True)
-    chosen = [_numbers(*one) for one in counts]
+    # One picture of several kinds has the layers that all of them have.
+    counts = [
+        min(found) for found in zip(*(kinds[name] for name in shown), strict=True)
+    ]
+    asked = zip(("layers", "heads"), (layers, heads), counts, strict=True)
+    chosen = [_numbers(*one) for one in asked]
     (source_ids,) = translator.source_ids([with_text("source", source)])
     if target is None:
         (found,) = translator.hypotheses([source])

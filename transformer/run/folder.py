@@ -18,7 +18,7 @@ from transformer.files import sealed
 from transformer.run.course import may_end_early
 
 FILES = ("config.json", "record.json", "metrics.jsonl", "results.json")
-FOLDERS = ("checkpoints", "averaged", "results", "tensorboard")
+FOLDERS = ("checkpoints", "averaged", "results", "tensorboard", "vocabulary")
 _SEARCH = ("beam", "alpha", "length_penalty", "extra_tokens")
 
 

@@ -139,6 +139,7 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
     if not isinstance(settings, config.Transformer):
         return _polynomial(_differences(settings), source, target) + output
     c = settings
+    output += 2 * target * vocabulary * c.output_bias  # a column of ones
     keys, values = c.heads * c.d_k, c.heads * c.d_v
     into, out = c.d_model * keys, values * c.d_model
     into += keys * c.d_k * (c.score == "general")
@@ -156,7 +157,8 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
         + source * keys_values
         + target * inner
     )
-    return 2 * c.layers * (encoder + decoder) + _shared(c, source) + output
+    stacks = c.layers * encoder + c.depth * decoder
+    return 2 * stacks + _shared(c, source) + output
 
 
 def _shared(settings: config.Model, source: int) -> int:
@@ -280,7 +282,7 @@ def sequential_steps(
       UserError: for a kind of model of which this is not known.
     """
     if isinstance(settings, config.Transformer):
-        return settings.layers * (1 + (1 if given else target))
+        return settings.layers + settings.depth * (1 if given else target)
     if isinstance(settings, config.ByteNet):
         return settings.sets * settings.blocks * (1 + (1 if given else target))
     if isinstance(settings, config.Recurrent):
@@ -348,12 +350,13 @@ def recomputed(settings: config.Model, source: int, target: int, remat: str) -> 
     if remat == "layers":
         return forward(settings, source, target, vocabulary=0)
     c = config.transformer(settings)
-    pairs = _pairs(c, "encoder", source, 3) + _pairs(c, "decoder", target, 2)
-    pairs += source * target + counts.labels(c) * (source + target)
-    products = (c.d_k + c.d_v) * pairs
+    labels = counts.labels(c)
+    encoder = _pairs(c, "encoder", source, 3) + labels * source
+    decoder = _pairs(c, "decoder", target, 2) + source * target + labels * target
+    products = (c.d_k + c.d_v) * (c.layers * encoder + c.depth * decoder)
     if c.positions == "disentangled":
-        products += 2 * c.d_k * source * (2 * source - 1)
-    return 2 * c.layers * c.heads * products
+        products += c.layers * 2 * c.d_k * source * (2 * source - 1)
+    return 2 * c.heads * products
 
 
 def _recomputed_blocks(

@@ -15,6 +15,7 @@ from typing import Any
 from transformer import config
 from transformer.config import UserError
 from transformer.data.folder import Folder, opened
+from transformer.data.tokenizers.marian import Marian
 from transformer.data.tokenizers.sentence_piece import SentencePiece
 from transformer.data.tokenizers.tokenizer import Pairs, Tokenizer
 from transformer.data.tokenizers.trees import InOrder, Tagged, TopDown
@@ -25,6 +26,7 @@ from transformer.files import sealed
 __all__ = [
     "TOKENIZERS",
     "Bytes",
+    "Marian",
     "Pairs",
     "SentencePiece",
     "Tokenizer",
@@ -43,6 +45,7 @@ TOKENIZERS: dict[str, type[Tokenizer]] = {
     "top_down": TopDown,
     "tagged": Tagged,
     "in_order": InOrder,
+    "marian": Marian,
 }
 
 
@@ -107,7 +110,14 @@ def build_vocabulary(
         texts = (tuple(pair[side] for side in sides) for pair in pairs())
         return TOKENIZERS[kind].build(texts, tokenizer, model)
 
-    if tokenizer.joint:
+    if tokenizer.kind == "marian":
+        vocabulary = Vocabulary(
+            build(tokenizer.kind, tokenizer.source_model, 0),
+            build(tokenizer.kind, tokenizer.target_model or tokenizer.source_model, 1),
+        )
+        if tokenizer.joint:
+            _check_one_list(vocabulary)
+    elif tokenizer.joint:
         if tokenizer.target_model not in ("", tokenizer.source_model):
             raise UserError(
                 "tokenizer.target_model: expected '' as tokenizer.joint=True, got "
@@ -124,6 +134,17 @@ def build_vocabulary(
         vocabulary = Vocabulary(source, target)
     vocabulary.save(folder)
     return vocabulary
+
+
+def _check_one_list(vocabulary: Vocabulary) -> None:
+    """See that both sides number the same pieces, each cut by a model of its own."""
+    source, target = vocabulary.source, vocabulary.target
+    assert isinstance(source, Marian) and isinstance(target, Marian)
+    if source.numbered != target.numbered:
+        raise UserError(
+            "tokenizer.target_model: expected the list of pieces of source_model, as "
+            "tokenizer.joint=True, got another; set tokenizer.joint=False"
+        )
 
 
 def load_vocabulary(folder: pathlib.Path | Folder) -> Vocabulary:

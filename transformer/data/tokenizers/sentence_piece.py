@@ -9,6 +9,7 @@ import itertools
 import pathlib
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from transformer import config
 from transformer.config import UserError
@@ -17,6 +18,7 @@ from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
 
 # sentencepiece holds its training text in memory: this many pairs take 1.2 GB.
 TRAINING_PAIRS = 500_000
+SPELLED = {PAD: "", UNK: " \u2047 ", BOS: "", EOS: ""}  # what special ids spell
 
 
 class SentencePiece(OfText):
@@ -34,15 +36,7 @@ class SentencePiece(OfText):
     suffix = ".model"
 
     def __init__(self, model: bytes, name: str = "the model"):
-        import sentencepiece
-
-        try:
-            self._model = sentencepiece.SentencePieceProcessor(model_proto=model)
-        except RuntimeError:
-            raise UserError(
-                f"{name}: expected a sentencepiece model, got something else; "
-                "give the .model file"
-            ) from None
+        self._model = open_model(model, name)
         self._bytes = model
         m = self._model
         special = [m.pad_id(), m.unk_id(), m.bos_id(), m.eos_id()]
@@ -70,6 +64,16 @@ class SentencePiece(OfText):
     @functools.cached_property
     def digest(self) -> str:
         return hashlib.sha256(b"sentencepiece\n" + self._bytes).hexdigest()
+
+    @property
+    def model(self) -> bytes:
+        """The bytes of the sentencepiece model."""
+        return self._bytes
+
+    @property
+    def numbered(self) -> Sequence[str]:
+        """The pieces of ids 4, 5, ..."""
+        return self.pieces(range(len(SPECIAL), self.size))
 
     def encode(self, text: str) -> list[int]:
         return self._renumber(self._model.encode(text))
@@ -103,16 +107,11 @@ class SentencePiece(OfText):
         return int(id_) if 0 <= id_ < self.size else UNK
 
     def spellings(self) -> list[str]:
-        if any(self._model.is_byte(i) for i in self._theirs if i >= 0):
-            raise UserError(
-                "expected a vocabulary of pieces of text, got a model with pieces of "
-                "single bytes, which may spell any word; forbid none"
-            )
+        check_no_bytes(self._model)
         texts = [
             piece.replace("\u2581", " ") for piece in self.pieces(range(self.size))
         ]
-        special = {PAD: "", UNK: " \u2047 ", BOS: "", EOS: ""}
-        return [special.get(i, text) for i, text in enumerate(texts)]
+        return [SPELLED.get(i, text) for i, text in enumerate(texts)]
 
     def spelled(self, text: str) -> str:
         return self.decode(self.encode(text))
@@ -122,6 +121,32 @@ class SentencePiece(OfText):
 
     def save(self, path: pathlib.Path) -> None:
         path.write_bytes(self._bytes)
+
+
+def open_model(model: bytes, name: str) -> Any:
+    """Return sentencepiece's processor for the bytes of a model.
+
+    Raises:
+      UserError: if they are something else; ``name`` is what it calls them.
+    """
+    import sentencepiece
+
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except RuntimeError:
+        raise UserError(
+            f"{name}: expected a sentencepiece model, got something else; "
+            "give the .model file"
+        ) from None
+
+
+def check_no_bytes(model: Any) -> None:
+    """Raise a ``UserError`` where a model has pieces of single bytes."""
+    if any(model.is_byte(i) for i in range(model.get_piece_size())):
+        raise UserError(
+            "expected a vocabulary of pieces of text, got a model with pieces of "
+            "single bytes, which may spell any word; forbid none"
+        )
 
 
 def checksum(model: str) -> dict[str, str]:

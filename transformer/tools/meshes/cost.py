@@ -133,9 +133,9 @@ def communication(settings: Config, mesh: Mesh, load: Load) -> float:
     reduced = 2 * (d - 1) / d * count.matrices / (f * t)
     reduced += 2 * (rows - 1) / rows * count.vectors
     gathered = k * 2 * (f - 1) / f * count.matrices / t
-    forward, backward = 2 * source + 3 * target, (4 + 2) * source + 5 * target
-    if settings.parallel.remat == "layers":
-        forward *= 2
-    positions = c.layers * (forward + backward) + source + 2 * target
+    forwards = 2 if settings.parallel.remat == "layers" else 1
+    encoder = (2 * forwards + 4) * source
+    decoder = 2 * source + (3 * forwards + 5) * target
+    positions = c.layers * encoder + c.depth * decoder + source + 2 * target
     results = 2 * (t - 1) / t * load.rows / rows * positions * c.d_model
     return FLOAT * (reduced + gathered + results)

@@ -71,8 +71,8 @@ def layer_bytes(
 
 def product_bytes(
     c: config.Transformer, source: int, target: int, tensor: int
-) -> float:
-    """Return what ``remat="dots"`` keeps of a pair of layers beside their inputs.
+) -> tuple[float, float]:
+    """Return what ``remat="dots"`` keeps of a layer of either stack beside its input.
 
     Args:
       c: sizes.
@@ -81,12 +81,16 @@ def product_bytes(
       tensor: t.
 
     Returns:
-      Bytes of a sentence pair: the float32 results of products with parameters.
+      Bytes of a sentence pair: the float32 results of products with parameters, in the
+      encoder's layer and in the decoder's.
     """
     query, key_value = c.heads * c.d_k, c.heads * (c.d_k + c.d_v)
-    sharded = (source + 2 * target) * query + (2 * source + target) * key_value
-    sharded += (source + target) * c.d_ff
-    return FLOAT * (sharded / tensor + (2 * source + 3 * target) * c.d_model)
+    encoder = source * (query + key_value + c.d_ff)
+    decoder = target * (2 * query + key_value + c.d_ff) + source * key_value
+    return (
+        FLOAT * (encoder / tensor + 2 * source * c.d_model),
+        FLOAT * (decoder / tensor + 3 * target * c.d_model),
+    )
 
 
 def stack_bytes(
@@ -98,10 +102,11 @@ def stack_bytes(
     ``4 (S + T) D``, with "dots" ``product_bytes`` too, and once the larger of
     ``layer_bytes``: one layer is recomputed at a time.
     """
-    each = layer_bytes(c, source, target, tensor)
+    encoder, decoder = each = layer_bytes(c, source, target, tensor)
     if remat == "none":
-        return c.layers * sum(each)
-    kept: float = FLOAT * (source + target) * c.d_model
+        return c.layers * encoder + c.depth * decoder
+    kept: float = FLOAT * (c.layers * source + c.depth * target) * c.d_model
     if remat == "dots":
-        kept += product_bytes(c, source, target, tensor)
-    return c.layers * kept + max(each)
+        encoder, decoder = product_bytes(c, source, target, tensor)
+        kept += c.layers * encoder + c.depth * decoder
+    return kept + max(each)

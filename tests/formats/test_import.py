@@ -1,0 +1,329 @@
+"""Models of Marian's, read from files of two systems, beside what a peer computes."""
+
+import dataclasses
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import yaml
+from safetensors.numpy import load_file, save_file
+from support import marian_case as case
+from support.calls import error
+from support.runs import tiny_run
+from support.torch_values import has_peer, values
+
+from transformer import objective
+from transformer.cli import main as cli
+from transformer.config import UserError
+from transformer.evaluate import average
+from transformer.formats.arrays import NEVER
+from transformer.formats.incoming import import_model
+from transformer.ids import BOS, PAD
+from transformer.run import folder
+from transformer.train import train
+from transformer.translate import Translator, load
+
+SOURCES = [
+    "committed",
+    pytest.param(
+        "installed",
+        marks=[
+            pytest.mark.slow,
+            pytest.mark.skipif(not has_peer("transformers"), reason="no transformers"),
+        ],
+    ),
+]
+
+
+def quiet(line: str) -> None:
+    """Say nothing."""
+
+
+@pytest.fixture(scope="module", params=SOURCES)
+def golden(request):
+    return values(request.param, "marian_values")
+
+
+@pytest.fixture(scope="module")
+def place(golden, tmp_path_factory):
+    return case.write_folder(golden, tmp_path_factory.mktemp("import") / "theirs")
+
+
+@pytest.fixture(scope="module")
+def run(place):
+    workdir = place.parent / "run"
+    workdir.mkdir()
+    import_model(place, workdir, log=quiet)
+    return workdir
+
+
+@pytest.fixture(scope="module")
+def translator(run):
+    found = load(run)
+    # The peer's outputs may have so many tokens more than a source with its end.
+    decode = dataclasses.replace(found.settings.decode, extra_tokens=case.LIMIT + 1)
+    settings = dataclasses.replace(found.settings, decode=decode)
+    return Translator(settings, found.vocabulary, found.params)
+
+
+def ids_of(golden: case.Values, name: str) -> list[list[int]]:
+    """Return sentences of the peer's as our ids, without padding."""
+    ours = case.renumbered(golden)[golden[name]]
+    return [[int(i) for i in row if i != PAD] for row in ours]
+
+
+def test_texts_have_the_peer_s_ids(golden, translator):
+    assert translator.source_ids(golden["lines"].tolist()) == ids_of(
+        golden, "source ids"
+    )
+    encoded = translator.vocabulary.target.encode_many(golden["targets"].tolist())
+    assert [[*ids, 3] for ids in encoded] == ids_of(golden, "target ids")
+
+
+def test_logits_are_the_peer_s_padded_or_not(golden, translator):
+    ours = case.renumbered(golden)
+    source, target = (ours[golden[f"{side} ids"]] for side in ("source", "target"))
+    logits = jax.jit(objective.logits, static_argnums=0)(
+        translator.model, translator.params, jnp.asarray(source), jnp.asarray(target)
+    )
+    assert (logits[..., [PAD, BOS]] < NEVER + 100).all()
+    real, ordinary = target != PAD, slice(None, -1)  # their <pad> is the last
+    got, wanted = logits[..., ours][..., ordinary], golden["logits"][..., ordinary]
+    size = abs(wanted).max()
+    np.testing.assert_allclose(got[real], wanted[real], rtol=0, atol=1e-5 * size)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_searches_find_what_the_peer_finds(golden, translator, beam):
+    ours, lines = case.renumbered(golden), golden["lines"].tolist()
+    wanted = [ours[golden[f"beam {beam} line {i}"]][:-1] for i in range(len(lines))]
+    found = translator.hypotheses(lines, beam=beam)
+    assert [one[0].ids for one in found] == [ids.tolist() for ids in wanted]
+
+
+def test_marian_s_own_files_are_the_same_model(golden, run, tmp_path):
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    import_model(case.write_npz(golden, tmp_path / "npz"), workdir, log=quiet)
+    one, other = load(run), load(workdir)
+    assert one.vocabulary.digest == other.vocabulary.digest
+    jax.tree.map(np.testing.assert_array_equal, one.params, other.params)
+    assert one.settings.model == other.settings.model
+    assert one.settings.decode == other.settings.decode
+
+
+def test_it_is_an_ordinary_workdir(golden, run, translator):
+    settings = folder.read_settings(run)
+    assert settings.model.tying == "three" and settings.decode.length_penalty == "power"
+    average(run, log=quiet)
+    line, target = golden["lines"][0], golden["targets"][0]
+    (averaged,), (score,) = (
+        found.score([line], [target]) for found in (load(run), translator)
+    )
+    assert averaged == score < 0
+    maps = translator.attention(">>deu<< kalo", target)
+    assert maps.cross.shape[:2] == (1, 2) and maps.encoder.shape[:2] == (2, 2)
+    tagged = translator.vocabulary.source
+    assert tagged.pieces(tagged.encode(">>deu<< kalo"))[0] == ">>deu<<"
+    # A tag that the list lacks is unknown, and no piece of a word.
+    assert tagged.encode(">>xyz<< kalo") == [1, *tagged.encode("kalo")]
+
+
+@pytest.mark.slow
+def test_training_goes_on_from_it(place, tmp_path):
+    given = tiny_run(
+        tmp_path / "text",
+        **{
+            "data.max_length": 64,
+            "batch.tokens": 1024,
+            "batch.shapes": 1,
+            "train.steps": 2,
+            "train.evaluate_every": 0,
+            "train.checkpoint_every": 1,
+            "optimizer.schedule": "constant",
+            "optimizer.rate": 1e-3,
+            "optimizer.warmup": 1,
+            "optimizer.clip_norm": 1.0,
+            "decode.average": 1,
+        },
+    )
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    import_model(place, workdir, given, log=quiet)
+    before = load(workdir).params
+    settings = folder.read_settings(workdir)
+    assert settings.data.dir == given.data.dir
+    assert settings.model.dropout == given.model.dropout
+    lines: list[str] = []
+    assert train(settings, workdir, lines.append) is not None
+    assert "resuming from step 0" in lines
+    after = load(workdir)
+    moved = jax.tree.map(lambda a, b: float(abs(a - b).max()), before, after.params)
+    assert 0 < max(jax.tree.leaves(moved)) < 0.01
+    # What is never written stays so.
+    assert (after.params["output_bias"][np.array([PAD, BOS])] < NEVER + 1).all()
+
+
+# ---- what is refused -----------------------------------------------------------------
+
+
+def change_json(place: Path, file: str, **changes: Any) -> None:
+    values = json.loads((place / file).read_text()) | changes
+    (place / file).write_text(json.dumps(values))
+
+
+def change_arrays(place: Path, change: Any) -> None:
+    arrays = load_file(place / "model.safetensors")
+    change(arrays)
+    save_file(arrays, place / "model.safetensors")
+
+
+def only_a_pickle(place: Path) -> None:
+    (place / "model.safetensors").unlink()
+    (place / "pytorch_model.bin").write_bytes(pickle.dumps(print))
+
+
+def halve(arrays: dict[str, np.ndarray]) -> None:
+    name = "model.decoder.layers.0.fc1.weight"
+    arrays[name] = arrays[name][:7]
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "pickle": (only_a_pickle, "a pickle, which may run any code and is not opened"),
+    "no arrays": (lambda p: (p / "model.safetensors").unlink(), "model.safetensors"),
+    "cut off": (
+        lambda p: (p / "model.safetensors").write_bytes(b"\x08" * 30),
+        "expected a safetensors file",
+    ),
+    "no list": (lambda p: (p / "vocab.json").unlink(), "vocab.json: expected a file"),
+    "no pieces": (lambda p: (p / "target.spm").unlink(), "target.spm: expected the"),
+    "other spm": (
+        lambda p: (p / "source.spm").write_bytes(b"x"),
+        "source.spm: expected a sentencepiece model",
+    ),
+    "no config": (lambda p: (p / "config.json").unlink(), "without config.json"),
+    "architecture": (
+        lambda p: change_json(p, "config.json", model_type="t5"),
+        "expected model_type marian, got 't5'",
+    ),
+    "pre-norm": (
+        lambda p: change_json(p, "config.json", normalize_before=True),
+        "expected normalize_before = false, got true",
+    ),
+    "activation": (
+        lambda p: change_json(p, "config.json", activation_function="tanh"),
+        "activation_function of relu, swish, silu, gelu, got tanh",
+    ),
+    "heads": (
+        lambda p: change_json(p, "config.json", decoder_attention_heads=5),
+        "one number above 0 for encoder_attention_heads and decoder",
+    ),
+    "other list": (
+        lambda p: change_json(p, "vocab.json", surplus=47),
+        "expected vocab_size = 48, as in vocab.json, got 47",
+    ),
+    "gap": (
+        lambda p: change_json(p, "vocab.json", surplus=60),
+        "expected the numbers 0 to 47 for 48 pieces, each once",
+    ),
+    "two lists": (
+        lambda p: (p / "target_vocab.json").write_text("{}"),
+        "expected one vocab.json for both languages",
+    ),
+    "shape": (
+        lambda p: change_arrays(p, halve),
+        r"decoder_0.feed_forward.kernel_1 of shape \(10, 14\), got \(10, 7\)",
+    ),
+    "missing": (
+        lambda p: change_arrays(p, lambda x: x.pop("model.encoder.layers.1.fc2.bias")),
+        "an array for encoder_1.feed_forward.bias_2",
+    ),
+    "more": (
+        lambda p: change_arrays(p, lambda x: x.update(extra=np.zeros(1))),
+        "the arrays of a MarianMTModel, got extra too",
+    ),
+    "not finite": (
+        lambda p: change_arrays(
+            p, lambda x: x["model.shared.weight"].__setitem__((3, 3), np.nan)
+        ),
+        "finite numbers in source_embedding",
+    ),
+    "two tables": (
+        lambda p: change_arrays(
+            p, lambda x: x.update({"lm_head.weight": x["model.shared.weight"] + 1})
+        ),
+        "one table where config.json ties them",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_other_folders_are_refused(name, tmp_path):
+    place = case.write_folder(values("committed", "marian_values"), tmp_path / "theirs")
+    spoil, said = BAD[name]
+    spoil(place)
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    with pytest.raises(UserError, match=said):
+        import_model(place, workdir)
+    assert list(workdir.iterdir()) == []
+
+
+BAD_NPZ: dict[str, tuple[dict[str, Any], str]] = {
+    "pre-norm": ({"transformer-preprocess": "n"}, 'transformer-preprocess: ""'),
+    "type": ({"type": "s2s"}, 'expected type: "transformer", got s2s'),
+    "tables": ({"tied-embeddings-all": False}, "expected tied-embeddings-all: true"),
+    "rnn": (
+        {"transformer-decoder-autoreg": "rnn"},
+        'transformer-decoder-autoreg: "self-attention", got rnn',
+    ),
+    "depth": ({"dec-depth": 2}, "an array for decoder_1.self_attention.query.kernel"),
+    "no number": ({"dim-emb": "ten"}, "a number above 0 for dim-emb, got ten"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_NPZ)
+def test_other_models_of_marian_are_refused(name, tmp_path):
+    path = case.write_npz(values("committed", "marian_values"), tmp_path / "theirs")
+    changes, said = BAD_NPZ[name]
+    with np.load(path) as file:
+        arrays: dict[str, Any] = dict(file)
+    settings = yaml.safe_load(arrays["special:model.yml"].tobytes()[:-1]) | changes
+    text = yaml.safe_dump(settings).encode() + b"\0"
+    arrays["special:model.yml"] = np.frombuffer(text, np.int8)
+    np.savez(path, **arrays)
+    (tmp_path / "run").mkdir()
+    with pytest.raises(UserError, match=said):
+        import_model(path, tmp_path / "run")
+
+
+def test_a_mistaken_call_ends_in_one_line(tmp_path, capsys):
+    def said(source: Path, workdir: Path) -> str:
+        return error(capsys, "import", f"--from={source}", f"--workdir={workdir}")
+
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "thesis.tex").write_text("all")
+    assert "found thesis.tex; choose another --workdir" in said(tmp_path, full)
+    assert (full / "thesis.tex").read_text() == "all"
+    assert "got nothing" not in said(tmp_path, tmp_path / "a")
+    assert "nothing there; name another" in said(tmp_path / "none", tmp_path / "b")
+    archive = tmp_path / "model.npz"
+    archive.write_bytes(b"PK")
+    assert "expected an .npz of Marian" in said(archive, tmp_path / "c")
+    assert "name model.npz" in said(tmp_path, tmp_path / "d")
+    missing = error(capsys, "translate", f"--workdir={tmp_path / 'd'}")
+    assert "expected the folder of a training run" in missing
+
+
+def test_the_command_imports(tmp_path, capsys):
+    place = case.write_folder(values("committed", "marian_values"), tmp_path / "theirs")
+    workdir = tmp_path / "run"
+    assert cli.main(["import", f"--from={place}", f"--workdir={workdir}"]) == 0
+    assert "imported" in capsys.readouterr().out
+    assert folder.read_settings(workdir).name == "theirs"

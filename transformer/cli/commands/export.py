@@ -1,0 +1,36 @@
+"""Write a trained model as a folder of another system."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from absl import flags
+
+from transformer.cli.files import trained
+from transformer.cli.flags import Command, choice_flag, text_flag
+
+
+def run(values: flags.FlagValues) -> int:
+    """Run the command with the values of its flags; return the exit code."""
+    workdir = trained(Path(values.workdir))
+    from transformer.formats.exporting import export_run
+    from transformer.parallel import start
+
+    start("cpu")
+    export_run(workdir, values.to, Path(values.output), values.quantization or "")
+    return 0
+
+
+COMMAND = Command(
+    run,
+    ("workdir", "to", "output"),
+    ("quantization",),
+    own={
+        "to": choice_flag("system that is to read it", ["huggingface", "ctranslate2"]),
+        "output": text_flag("folder to make"),
+        "quantization": choice_flag(
+            "of the arrays; int8 of CTranslate2 only (default: float32)",
+            ["int8", "float16", "bfloat16"],
+        ),
+    },
+)

@@ -1,0 +1,42 @@
+"""Make a workdir of another system's model, to translate with or to train on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from absl import flags
+
+from transformer import config
+from transformer.cli.files import writable
+from transformer.cli.flags import Command, given, text_flag
+
+
+def run(values: flags.FlagValues) -> int:
+    """Run the command with the values of its flags; return the exit code."""
+    settings = None if values.config is None else config.resolve(values.config)
+    source = Path(given(values, ["from"])["from"])
+    workdir = writable(Path(values.workdir))
+    from transformer.formats.incoming import import_model
+    from transformer.parallel import start
+
+    start("cpu")
+    import_model(source, workdir, settings)
+    return 0
+
+
+COMMAND = Command(
+    run,
+    ("from", "workdir"),
+    ("config",),
+    own={
+        "from": text_flag(
+            "folder of Transformers with a MarianMTModel, or Marian's own .npz with "
+            "its pieces beside it"
+        ),
+        "workdir": text_flag("empty folder to make the run in"),
+        "config": text_flag(
+            "FILE.py that says on which data and how it is to be trained further; "
+            "change a key by --config.KEY=VALUE (default: it only translates)"
+        ),
+    },
+)

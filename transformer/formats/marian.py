@@ -1,0 +1,187 @@
+"""Marian's own files: an ``.npz`` with its settings in YAML, and pieces beside it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from transformer import config
+from transformer.data.tokenizers.marian import rest_of
+from transformer.formats.arrays import rows_of
+from transformer.formats.foreign import (
+    Foreign,
+    check,
+    digest,
+    marian_vocabulary,
+    ours,
+    post_norm,
+    refuse,
+)
+from transformer.formats.names import Name, names
+
+_SETTINGS = "special:model.yml"  # an array of bytes that end with NUL
+_ACTIVATIONS = {"relu": "relu", "swish": "swish", "gelu": "gelu"}
+# Settings with the value that they have to have, and have where absent.
+_FIXED: dict[str, Any] = {
+    "type": "transformer",
+    "transformer-preprocess": "",
+    "transformer-postprocess-top": "",
+    "transformer-ffn-depth": 2,
+    "transformer-decoder-autoreg": "self-attention",
+    "transformer-train-position-embeddings": False,
+    "transformer-tied-layers": [],
+    "transformer-no-projection": False,
+    "transformer-aan-depth": 2,
+    "lemma-dim-emb": 0,
+    "factors-combine": "sum",
+}
+_BESIDE = ("vocab.yml", "vocab.json")  # the number of each piece
+_UNREAD = ("transformer-aan-depth", "factors-combine")  # of other decoders
+
+
+def load(path: Path) -> Foreign:
+    """Read a model.
+
+    Args:
+      path: the ``.npz``. Beside it lie source.spm, target.spm and the number of each
+        piece: one file named vocab.json, vocab.yml or ending in .vocab.yml.
+
+    Raises:
+      UserError: if it is of another architecture, or incomplete.
+    """
+    stored = _stored(path)
+    settings = _settings(path, stored)
+    for key, value in _FIXED.items():
+        if key not in _UNREAD and settings.get(key, value) != value:
+            refuse(path, f"{key}: {json.dumps(value)}", settings[key])
+    names_file = _beside(path)
+    numbers = _numbers(names_file)
+    pieces = rest_of(numbers, str(names_file))
+    pad = len(numbers)  # there is none: a row of zeros, from which the decoder starts
+    numbers |= {"<pad>": pad}
+    model = _keys(path, settings, stored)
+    given = _named(path, model, stored)
+    check(path, model, given, len(numbers))
+    vocabulary, digests = marian_vocabulary(path.parent, pieces)
+    rows = rows_of(pad, numbers["<unk>"], pad, numbers["</s>"], len(numbers))
+    return Foreign(
+        model,
+        ours(model, given, rows),
+        vocabulary,
+        {
+            "beam": int(settings.get("beam-size", 6)),
+            "alpha": float(settings.get("normalize", 1.0)) or 1.0,
+        },
+        {},
+        512,
+        {p.name: digest(p) for p in (path, names_file)} | digests,
+    )
+
+
+def _stored(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, KeyError, EOFError) as error:
+        refuse(path, "an .npz of Marian", str(error).splitlines()[0])
+    except Exception as error:  # of zipfile, for what is no archive
+        refuse(path, "an .npz of Marian", f"{type(error).__name__}: {error}")
+
+
+def _settings(path: Path, stored: dict[str, np.ndarray]) -> dict[str, Any]:
+    if _SETTINGS not in stored:
+        refuse(path, f"settings in {_SETTINGS}", "none")
+    text = stored.pop(_SETTINGS).tobytes().rstrip(b"\0").decode("utf-8", "replace")
+    return _yaml(path, text)
+
+
+def _yaml(path: Path, text: str, texts: bool = False) -> dict[str, Any]:
+    import yaml
+
+    # Neither makes objects; those in C are 10 times as fast.
+    safe = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    plain = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+    try:
+        values = yaml.load(text, plain if texts else safe)
+    except yaml.YAMLError as error:
+        refuse(path, "YAML", str(error).splitlines()[0])
+    if not isinstance(values, dict):
+        refuse(path, "settings by name in YAML", type(values).__name__)
+    return values
+
+
+def _beside(path: Path) -> Path:
+    found = [path.parent / name for name in _BESIDE if (path.parent / name).is_file()]
+    found += sorted(path.parent.glob("*.vocab.yml"))
+    if not found:
+        refuse(path.parent, f"one of {', '.join(_BESIDE)}, *.vocab.yml", "none")
+    return found[0]
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """Return the number of each piece; JSON is YAML, too."""
+    # Texts alone: a piece such as "no" or "1" is neither a truth value nor a number.
+    values = _yaml(path, path.read_bytes().decode("utf-8", "replace"), texts=True)
+    numbers = [n for n in values.values() if isinstance(n, str) and n.isdecimal()]
+    if len(numbers) < len(values):
+        refuse(path, "a number for each piece", "something else")
+    return {piece: int(n) for piece, n in values.items() if piece != "<pad>"}
+
+
+def _keys(
+    path: Path, settings: Mapping[str, Any], stored: Mapping[str, np.ndarray]
+) -> config.Transformer:
+    def one(key: str) -> int:
+        if type(value := settings.get(key)) is not int or value < 1:
+            refuse(path, f"a number above 0 for {key}", value)
+        return value
+
+    heads, width = one("transformer-heads"), one("dim-emb")
+    if width % heads or width % 2:
+        refuse(path, f"an even dim-emb, a multiple of {heads} heads", width)
+    name = settings.get("transformer-ffn-activation", "swish")
+    if name not in _ACTIVATIONS:
+        wanted = ", ".join(_ACTIVATIONS)
+        refuse(path, f"transformer-ffn-activation of {wanted}", name)
+    if settings.get("transformer-postprocess", "dan") not in ("dan", "da", "an"):
+        got = settings["transformer-postprocess"]
+        refuse(path, "transformer-postprocess: dan", got)
+    if not settings.get("tied-embeddings-all"):
+        refuse(path, "tied-embeddings-all: true", "other tables")
+    layers, depth = one("enc-depth"), one("dec-depth")
+    dropout = float(settings.get("transformer-dropout", 0.1))
+    return post_norm(
+        layers=layers,
+        decoder_layers=0 if depth == layers else depth,
+        d_model=width,
+        d_ff=one("transformer-dim-ffn"),
+        activation=_ACTIVATIONS[name],
+        heads=heads,
+        d_k=width // heads,
+        d_v=width // heads,
+        dropout=dropout,
+    )
+
+
+def _named(
+    path: Path, c: config.Transformer, stored: Mapping[str, np.ndarray]
+) -> dict[Name, np.ndarray]:
+    """Return the arrays by the parameter that each is, with the row of the padding."""
+    left, found = dict(stored), {}
+    for name in names(c):
+        if (array := left.pop(name.marian, None)) is None:
+            continue
+        array = np.asarray(array, np.float32)
+        if not (name.turned or name.width == 1):
+            array = array.reshape(-1)
+        if name.rows is not None:
+            array = np.concatenate([array, np.zeros_like(array[:1])])
+        found[name] = array
+    rest = [name for name in left if not name.startswith("special:")]
+    if rest:
+        refuse(path, "the arrays of a plain Transformer", f"{sorted(rest)[0]} too")
+    return found
