@@ -91,6 +91,11 @@ def get_config(variant: str = "as_written") -> ConfigDict:
     config.model.target_space = False
     config.model.dtype = "bfloat16"
 
+    config.init = ConfigDict()
+    config.init.only = ""
+    config.init.skip = ""
+    config.init.vocabulary = "new"
+
     config.loss = ConfigDict()
     config.loss.smoothing = 0.1
     config.loss.smoothing_over = "all"
@@ -115,6 +120,7 @@ def get_config(variant: str = "as_written") -> ConfigDict:
     config.optimizer.l2 = 0.0
     config.optimizer.clip_norm = 0.0
     config.optimizer.accumulation = 1
+    config.optimizer.frozen = ""
     config.optimizer.nonfinite_limit = 10
 
     config.train = ConfigDict()

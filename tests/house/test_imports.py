@@ -34,6 +34,7 @@ FLOORS = [
         "evaluate",
         "translate",
         "stream",
+        "warm_start",
     },
     {"pictures"},
     {"tools"},

@@ -42,6 +42,7 @@ PAPER = config.Optimizer(
     l2=0.0,
     clip_norm=0.0,
     accumulation=1,
+    frozen="",
     nonfinite_limit=10,
 )
 # Descent whose first step has the rate 0.5: 4^-.5 * 1 * 1^-1.5.

@@ -22,6 +22,7 @@ from transformer.config.checks import (
     TestDigits,
     refuse,
 )
+from transformer.config.patterns import Patterns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,6 +183,15 @@ MODELS: dict[str, type[Model]] = {
 
 
 @dataclasses.dataclass(frozen=True)
+class Init:
+    """What a run takes of another one, with ``train --init_from``."""
+
+    only: Patterns  # the parameters that are taken, "" = all
+    skip: Patterns  # those of them that are drawn all the same
+    vocabulary: Literal["new", "old"]  # old: the other run's tokenizers
+
+
+@dataclasses.dataclass(frozen=True)
 class Loss:
     """Section 5.4, label smoothing."""
 
@@ -213,6 +223,7 @@ class Optimizer:
     l2: NotNegative[float]  # of the sum of squares of all matrices, added to the loss
     clip_norm: NotNegative[float]  # global gradient norm, 0 = no clipping
     accumulation: Positive[int]  # microbatches that a batch is computed in
+    frozen: Patterns  # parameters that stay as they are, "" = none
     nonfinite_limit: Positive[int]  # consecutive non-finite steps before the run stops
 
 
@@ -268,6 +279,7 @@ class Config:
     tokenizer: Tokenizer
     batch: Batch
     model: Model
+    init: Init
     loss: Loss
     optimizer: Optimizer
     train: Train
