@@ -83,7 +83,7 @@ def _train(
     adopt_config(settings, workdir)
     try:
         with handled([signal.SIGTERM], _terminate):
-            vocabulary = origin and origin.vocabulary(settings)
+            vocabulary = origin.vocabulary(settings) if origin else None
             prepared = prepare(settings, workdir, log, vocabulary)
         start = warm_start.Start()
         if origin:

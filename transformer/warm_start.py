@@ -93,7 +93,7 @@ class Origin:
                 f"{self.workdir}, {old.digest[:12]}, got {vocabulary.digest[:12]}; use "
                 "another workdir or data.prepared"
             )
-        shapes = _shapes(models.make(settings, *vocabulary.sizes))
+        shapes = _shapes(settings, *vocabulary.sizes)
         axes, names = axes_of_ids(settings), _chosen(settings, shapes)
         parts, rows = {}, {}
         for name in names:
@@ -209,17 +209,14 @@ def axes_of_ids(settings: Config) -> dict[str, tuple[Side, int]]:
 
     They are those whose shape changes with the size of a vocabulary.
     """
-    sizes = dataclasses.replace(settings.model, vocab_size=0)
-    settings = dataclasses.replace(settings, model=sizes)
-    usual = _shapes(models.make(settings, 8, 8))
-    found: dict[str, tuple[Side, int]] = {}
-    others: dict[Side, tuple[int, int]] = {"source": (9, 8), "target": (8, 9)}
-    for side, other in others.items():
-        changed = _shapes(models.make(settings, *other))
-        for name, shape in usual.items():
-            for axis, size in enumerate(shape):
-                if changed[name][axis] != size:
-                    found[name] = side, axis
+    settings = _of_any_rows(settings)
+    changed = _shapes(settings, 9, 10)
+    sides: dict[int, Side] = {1: "source", 2: "target"}
+    found = {}
+    for name, shape in _shapes(settings, 8, 8).items():
+        for axis, (size, new) in enumerate(zip(shape, changed[name], strict=True)):
+            if new != size:
+                found[name] = sides[new - size], axis
     return found
 
 
@@ -252,9 +249,17 @@ def _by_ids(
 # ------------------------------------------------------------------------------- checks
 
 
-def _shapes(model: Model) -> dict[str, tuple[int, ...]]:
+@functools.cache
+def _shapes(settings: Config, source_size: int, target_size: int) -> Shapes:
+    model = models.make(settings, source_size, target_size)
     found = models.by_name(models.abstract(model))
     return {name: leaf.shape for name, leaf in found.items()}
+
+
+def _of_any_rows(settings: Config) -> Config:
+    """Return settings whose model has as many rows as the vocabulary."""
+    model = dataclasses.replace(settings.model, vocab_size=0)
+    return dataclasses.replace(settings, model=model)
 
 
 def _chosen(settings: Config, names: Mapping[str, Any]) -> list[str]:
@@ -277,19 +282,13 @@ def _check_patterns(settings: Config) -> None:
     }
     if not any(chosen.values()):
         return
-    names = list(_shapes_of_any_ids(settings))
+    names = list(_shapes(_of_any_rows(settings), 8, 8))
     for key, text in chosen.items():
         patterns.check(key, text, names)
     frozen = functools.partial(patterns.matches, settings.optimizer.frozen)
     if all(map(frozen, names)):
         expected = "patterns that leave a parameter to train"
         config.refuse("optimizer.frozen", expected, settings.optimizer.frozen)
-
-
-def _shapes_of_any_ids(settings: Config) -> Shapes:
-    """Return the shapes of all parameters, of vocabularies that are not known yet."""
-    rows = settings.model.vocab_size or 8
-    return _shapes(models.make(settings, rows, rows))
 
 
 def _check_same_origin(workdir: Path, init_from: str | None) -> None:
@@ -329,7 +328,8 @@ def _check_fits(settings: Config, origin: Origin) -> None:
             if (got := getattr(settings.tokenizer, key)) != value:
                 expected = f"{value!r}, as {origin.workdir} has, with init.vocabulary"
                 config.refuse(f"tokenizer.{key}", f"{expected} = old", got)
-    shapes, axes = _shapes_of_any_ids(settings), axes_of_ids(settings)
+    # The vocabulary is not known yet.
+    shapes, axes = _shapes(_of_any_rows(settings), 8, 8), axes_of_ids(settings)
     wrong = []
     for name in _chosen(settings, shapes):
         mine, its = shapes[name], origin.params.get(name, np.empty(0)).shape
