@@ -129,6 +129,7 @@ def get_config(variant: str = "as_written") -> ConfigDict:
     config.train.evaluate_every = 5000
     config.train.watch = "perplexity"
     config.train.watch_pairs = 0
+    config.train.show = 0
     config.train.patience = 0
     config.train.checkpoint_every = 0
     config.train.checkpoint_minutes = 10.0

@@ -144,6 +144,11 @@ def _introduce(
         f"{figures.padding:.1%} padding"
     )
     log(f"learning rate: at most {float(peak):.3g}, at step {highest:,}")
+    if settings.name == "text" and mesh.devices.flat[0].platform == "cpu":
+        log(
+            "size: experiments/text.py is for an accelerator; what suits this machine "
+            f"is experiments/text.py:quick,pairs={figures.pairs}, in another workdir"
+        )
     if mesh.size > 1:
         axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
         log(f"spread over {mesh.size} devices: {axes}, by {settings.parallel.how}")
@@ -330,6 +335,8 @@ class _Loop:
             self.meter.validated(done, found.metrics)
             rule = run.settings.optimizer
             self._course = self._course.validated(found.value, rule)
+            log = self._records.log_line
+            validation.show(run.settings, run.prepared, self._model, state.params, log)
             save = save or bool(self._course.over(run.settings))
         if save:
             self._save(state, done, found.value)

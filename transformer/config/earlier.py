@@ -37,6 +37,7 @@ NEWER = {
     "optimizer.frozen": "",
     "train.watch": "perplexity",
     "train.watch_pairs": 0,
+    "train.show": 0,
     "train.patience": 0,
     "decode.checkpoint": "last",
     "parallel.data": -1,

@@ -237,6 +237,7 @@ class Train:
     # What validations are compared by: "perplexity", or a variant of data.measure.
     watch: str
     watch_pairs: NotNegative[int]  # of them that a measure is taken of, 0 = all
+    show: NotNegative[int]  # validation sentences to translate and show each time
     patience: NotNegative[int]  # validations in vain before the run ends, 0 = no matter
     checkpoint_every: NotNegative[int]  # steps, 0 = by minutes only
     checkpoint_minutes: NotNegative[float]  # 0 = by steps only
