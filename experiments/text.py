@@ -55,10 +55,12 @@ def get_config(variant: str = "full") -> ConfigDict:
 
 
 def _pairs(options: str) -> int:
-    number = options.removeprefix("pairs=").replace("_", "")
-    if options and not (number.isdecimal() and int(number)):
+    if not options:
+        return _PAIRS
+    key, _, number = options.replace("_", "").partition("=")
+    if key != "pairs" or not number.isdecimal() or not int(number):
         raise ValueError(f"expected pairs=NUMBER behind :quick, got {options}")
-    return int(number) if options else _PAIRS
+    return int(number)
 
 
 def _quick(config: ConfigDict, pairs: int) -> None:
