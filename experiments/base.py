@@ -95,6 +95,11 @@ def get_config(variant: str = "as_written") -> ConfigDict:
     config.model.output_bias = False
     config.model.dtype = "bfloat16"
 
+    config.init = ConfigDict()
+    config.init.only = ""
+    config.init.skip = ""
+    config.init.vocabulary = "new"
+
     config.loss = ConfigDict()
     config.loss.smoothing = 0.1
     config.loss.smoothing_over = "all"
@@ -119,6 +124,7 @@ def get_config(variant: str = "as_written") -> ConfigDict:
     config.optimizer.l2 = 0.0
     config.optimizer.clip_norm = 0.0
     config.optimizer.accumulation = 1
+    config.optimizer.frozen = ""
     config.optimizer.nonfinite_limit = 10
 
     config.train = ConfigDict()
@@ -127,6 +133,7 @@ def get_config(variant: str = "as_written") -> ConfigDict:
     config.train.evaluate_every = 5000
     config.train.watch = "perplexity"
     config.train.watch_pairs = 0
+    config.train.show = 0
     config.train.patience = 0
     config.train.checkpoint_every = 0
     config.train.checkpoint_minutes = 10.0

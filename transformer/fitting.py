@@ -47,6 +47,8 @@ def check_sizes(settings: Config) -> None:
     rows = model.vocab_size or settings.tokenizer.vocab_size or 1
     count = sum(parameter_count(model, rows))
     copies = 2 + optimizer.moments(settings.optimizer)
+    if settings.optimizer.frozen:
+        copies = 1  # at least: what is frozen has neither gradient nor moments
     shards = settings.parallel.fsdp * settings.parallel.tensor
     _check_state(int(copies * 4 * count / shards), count)
 

@@ -87,6 +87,7 @@ def prepare(
     config: Config,
     workdir: str | pathlib.Path,
     log: Callable[[str], None] = lambda line: None,
+    vocabulary: tokenizers.Vocabulary | None = None,
 ) -> Prepared:
     """Make the prepared folder of a run, or open it if it is there.
 
@@ -94,6 +95,7 @@ def prepare(
       config: data and tokenizer decide the folder's content.
       workdir: holds the folder, ``corpus``, unless ``data.prepared`` names another.
       log: takes what happens, one line at a time.
+      vocabulary: to encode with, None = the one that the configuration asks for.
 
     Returns:
       The opened folder.
@@ -106,7 +108,7 @@ def prepare(
     if not _is_complete(folder):
         _check_place(folder)
         if hosts.primary():
-            _make(config, folder, log)
+            _make(config, folder, log, vocabulary)
         while not _is_complete(folder):
             time.sleep(1)  # the primary process makes it, which may take hours
         return _open(folder)
@@ -163,7 +165,12 @@ def _open(path: pathlib.Path) -> Prepared:
     return Prepared(folder, vocabulary, corpora)
 
 
-def _make(config: Config, folder: pathlib.Path, log: Callable[[str], None]) -> None:
+def _make(
+    config: Config,
+    folder: pathlib.Path,
+    log: Callable[[str], None],
+    vocabulary: tokenizers.Vocabulary | None,
+) -> None:
     folder = pathlib.Path(os.path.realpath(folder))  # no folder replaces a link
     partial = folder.with_name(f"{_partial(folder)}{os.getpid()}")
     try:
@@ -175,7 +182,7 @@ def _make(config: Config, folder: pathlib.Path, log: Callable[[str], None]) -> N
         ) from None
     try:
         _remove_abandoned(folder)
-        _fill(config, partial, log)
+        _fill(config, partial, log, vocabulary)
         _move(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
@@ -213,13 +220,22 @@ def _move(partial: pathlib.Path, folder: pathlib.Path) -> None:
             raise
 
 
-def _fill(config: Config, folder: pathlib.Path, log: Callable[[str], None]) -> None:
+def _fill(
+    config: Config,
+    folder: pathlib.Path,
+    log: Callable[[str], None],
+    vocabulary: tokenizers.Vocabulary | None,
+) -> None:
     source = sources.open_source(config.data)
     inputs = _inputs(config, source)
-    log(f"tokenizer: building ({config.tokenizer.kind})")
-    vocabulary = tokenizers.build_vocabulary(
-        config.tokenizer, lambda: source.pairs("train"), folder
-    )
+    if vocabulary is not None:
+        log("tokenizer: that of the run that parameters are taken from")
+        vocabulary.save(folder)
+    else:
+        log(f"tokenizer: building ({config.tokenizer.kind})")
+        vocabulary = tokenizers.build_vocabulary(
+            config.tokenizer, lambda: source.pairs("train"), folder
+        )
     log(f"tokenizer: {vocabulary.source.size:,} source pieces")
     counts = {}
     for split in sources.SPLITS:
@@ -298,6 +314,7 @@ def _own_config(config: Config) -> dict[str, Any]:
     """Return the part of a configuration that decides a prepared folder's content."""
     own = flatten(config.data, "data.") | flatten(config.tokenizer, "tokenizer.")
     del own["data.prepared"], own["data.measure"]
+    own["init.vocabulary"] = config.init.vocabulary
     return own
 
 

@@ -50,9 +50,10 @@ class Gradient(NamedTuple):
     target_tokens: jax.Array
 
 
-def init_state(settings: Config, model: Model) -> State:
-    """Draw the parameters of ``config.seed`` and start the optimiser."""
-    params = models.init(model, jax.random.key(settings.seed))
+def init_state(settings: Config, model: Model, params: Any = None) -> State:
+    """Start the optimiser on parameters, None: those that ``config.seed`` draws."""
+    if params is None:
+        params = models.init(model, jax.random.key(settings.seed))
     if models.scans_layers(settings, model):
         params = stacks.stack(model.stacks, params)
     rule = optimizer.make_optimizer(settings.optimizer, settings.model.d_model)
@@ -98,6 +99,7 @@ def gradients(
 
     def microbatch_gradients(part: Batch, part_key: dropout.Key | None) -> Any:
         def loss(params: Any) -> tuple[jax.Array, losses.Sums]:
+            params = optimizer.without_gradient(settings.optimizer, params)
             gathered = parallel.gather(rules, params, axes)
             sums = objective.batch_sums(settings, model, gathered, part, part_key)
             return sums.loss, sums
@@ -193,7 +195,7 @@ def halves(settings: Config, model: Model, mesh: Mesh | None) -> Halves:
             "skipped": opt_state.total_notfinite,
             "skipped_in_a_row": opt_state.notfinite_count,
         }
-        params = optax.apply_updates(state.params, updates)
+        params = optimizer.apply(settings.optimizer, state.params, updates)
         new = state._replace(step=state.step + 1, params=params, opt_state=opt_state)
         return new, metrics
 

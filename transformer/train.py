@@ -15,7 +15,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from transformer import config, fitting, models, parallel, validation
+from transformer import config, fitting, models, parallel, validation, warm_start
 from transformer.config import Config
 from transformer.data import batches
 from transformer.evaluate import evaluate_held
@@ -31,7 +31,7 @@ from transformer.run.keeper import Keeper
 from transformer.run.meter import Meter
 from transformer.run.records import NoRecords, Records, announce
 from transformer.run.stop import Signals, handled
-from transformer.step import State, init_state
+from transformer.step import State
 
 
 def train(
@@ -39,6 +39,7 @@ def train(
     workdir: Path,
     log: Callable[[str], None] = announce,
     feed: Callable[..., Iterator[tuple[int, list[batches.Batch]]]] = batches.prefetch,
+    init_from: str | None = None,
 ) -> Path | None:
     """Train a run to its end, or go on where it stopped.
 
@@ -51,6 +52,8 @@ def train(
       workdir: folder of the run; exists and can be written.
       log: takes what happens, one line at a time.
       feed: makes the batches of the steps, ahead of their use.
+      init_from: WORKDIR or WORKDIR:STEP of a run whose parameters are taken, see
+        ``warm_start``; None = all are drawn.
 
     Returns:
       The path of results.json, or None where the run was stopped by SIGTERM.
@@ -62,7 +65,7 @@ def train(
     """
     folder.check_writable(workdir)
     with hosts.holding(workdir):
-        return _train(settings, workdir, hosts.once(log), feed)
+        return _train(settings, workdir, hosts.once(log), feed, init_from)
 
 
 def _train(
@@ -70,20 +73,26 @@ def _train(
     workdir: Path,
     log: Callable[[str], None],
     feed: Callable[..., Iterator[tuple[int, list[batches.Batch]]]],
+    init_from: str | None,
 ) -> Path | None:
     mesh = parallel.make_mesh(settings.parallel, jax.devices())
     parallel.check(settings, mesh.shape)
     fitting.check_sizes(settings)
     validation.check(settings)
+    origin = warm_start.open_origin(settings, workdir, init_from, log)
     adopt_config(settings, workdir)
     try:
         with handled([signal.SIGTERM], _terminate):
-            prepared = prepare(settings, workdir, log)
+            vocabulary = origin.vocabulary(settings) if origin else None
+            prepared = prepare(settings, workdir, log, vocabulary)
+        start = warm_start.Start()
+        if origin:
+            start = origin.start(settings, prepared.vocabulary, log)
         plan = batches.Batches(prepared.corpora["train"], settings.batch, settings.seed)
         _introduce(settings, mesh, plan, log)
         sized = sizes.here(settings, prepared.vocabulary.target.size)
         log(sizes.line(sized))
-        it = _Run(sized, settings, workdir, mesh, prepared, plan, log)
+        it = _Run(sized, settings, workdir, mesh, prepared, plan, start, log)
         with memory.enough(*fitting.STEP):
             if not it.train(feed):
                 return None
@@ -135,6 +144,11 @@ def _introduce(
         f"{figures.padding:.1%} padding"
     )
     log(f"learning rate: at most {float(peak):.3g}, at step {highest:,}")
+    if settings.name == "text" and mesh.devices.flat[0].platform == "cpu":
+        log(
+            "size: experiments/text.py is for an accelerator; what suits this machine "
+            f"is experiments/text.py:quick,pairs={figures.pairs}, in another workdir"
+        )
     if mesh.size > 1:
         axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
         log(f"spread over {mesh.size} devices: {axes}, by {settings.parallel.how}")
@@ -151,6 +165,7 @@ class _Run:
       mesh: of the devices.
       prepared: the data.
       plan: the order of batches.
+      start: what parameters start with, if the run has no checkpoint.
       log: takes what happens, one line at a time.
     """
 
@@ -160,14 +175,15 @@ class _Run:
     mesh: Mesh
     prepared: Prepared
     plan: batches.Batches
+    start: warm_start.Start
     log: Callable[[str], None]
 
     def train(self, feed: Callable[..., Iterator[Any]]) -> bool:
         """Train from the last checkpoint to the end; False if stopped before."""
         settings, total = self.settings, self.settings.train.steps
         model = models.make(settings, *self.prepared.vocabulary.sizes)
-        draw = functools.partial(init_state, settings, model)
-        abstract = self._fitting(model, jax.eval_shape(draw))
+        draw = functools.partial(warm_start.begin, settings, model)
+        abstract = self._fitting(model, jax.eval_shape(draw, {}))
         place = self.workdir / "checkpoints"
         with (
             Signals() as signals,
@@ -186,13 +202,14 @@ class _Run:
                 checkpoints,
                 self.prepared.vocabulary.digest,
                 self.prepared.checksums,
+                self.start.record,
             )
             # Beside the drawing or restoring of the parameters. On a CPU the other
             # shapes would only keep the first step from its cores.
             start = max(checkpoints.steps(), default=0)
             stop = total if train_step.accelerator else min(start + 1, total)
             train_step.begin(self.shapes(start, stop))
-            state, tokens, course = keeper.begin(draw, self.log)
+            state, tokens, course = keeper.begin(draw, self.start.parts, self.log)
             record = functools.partial(keeper.record, tokens)
             with self._records(int(state.step), record) as records:
                 loop = _Loop(self, model, keeper, records, signals, tokens, course)
@@ -318,6 +335,8 @@ class _Loop:
             self.meter.validated(done, found.metrics)
             rule = run.settings.optimizer
             self._course = self._course.validated(found.value, rule)
+            log = self._records.log_line
+            validation.show(run.settings, run.prepared, self._model, state.params, log)
             save = save or bool(self._course.over(run.settings))
         if save:
             self._save(state, done, found.value)

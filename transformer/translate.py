@@ -7,7 +7,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -450,6 +450,35 @@ def chosen_step(settings: Config, saved: Checkpoints) -> int | None:
     return best
 
 
+class Restored(NamedTuple):
+    """A trained model as it lies on disk."""
+
+    settings: Config
+    vocabulary: Vocabulary
+    params: Any  # replicated on all devices
+    checkpoint: Path
+    digest: str  # of the checkpoint's files
+
+
+def restore(
+    workdir: Path, step: int | None, warn: Callable[[str], None] = complain
+) -> Restored:
+    """Read a trained model; arguments as of ``load``."""
+    settings, vocabulary = open_run(workdir)
+    place, remedy = workdir / "checkpoints", "choose another workdir"
+    if step is None and steps_in(workdir / "averaged"):
+        place, remedy = workdir / "averaged", "transformer average makes it anew"
+    abstract = abstract_params(settings, vocabulary)
+    with Checkpoints(place, settings.train.keep, warn, remedy) as checkpoints:
+        if step is None and place.name == "checkpoints":
+            step = chosen_step(settings, checkpoints)
+        found, tree, metadata = checkpoints.restore({"params": abstract}, step)
+        digest = checkpoints.digest(found)
+    check_vocabulary(place, metadata, vocabulary.digest)
+    checkpoint = place / str(found)
+    return Restored(settings, vocabulary, tree["params"], checkpoint, digest)
+
+
 def load(
     workdir: str | Path,
     *,
@@ -471,16 +500,7 @@ def load(
     Returns:
       An object with ``translate``, ``score``, ``encode`` and ``attention``.
     """
-    workdir, warn = Path(workdir), hosts.once(warn)
-    settings, vocabulary = open_run(workdir)
-    place, remedy = workdir / "checkpoints", "choose another workdir"
-    if step is None and steps_in(workdir / "averaged"):
-        place, remedy = workdir / "averaged", "transformer average makes it anew"
-    abstract = abstract_params(settings, vocabulary)
-    with Checkpoints(place, settings.train.keep, warn, remedy) as checkpoints:
-        if step is None and place.name == "checkpoints":
-            step = chosen_step(settings, checkpoints)
-        _, tree, metadata = checkpoints.restore({"params": abstract}, step)
-    check_vocabulary(place, metadata, vocabulary.digest)
-    settings = sizes.here(settings, vocabulary.target.size, beam)
-    return Translator(settings, vocabulary, tree["params"], warn)
+    warn = hosts.once(warn)
+    found = restore(Path(workdir), step, warn)
+    settings = sizes.here(found.settings, found.vocabulary.target.size, beam)
+    return Translator(settings, found.vocabulary, found.params, warn)

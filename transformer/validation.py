@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
@@ -78,15 +79,49 @@ def measure(
     )
 
 
-def _score(settings: Config, prepared: Prepared, model: Model, params: Any) -> float:
-    """Translate validation sentences and return the watched variant of the measure."""
+def show(
+    settings: Config,
+    prepared: Prepared,
+    model: Model,
+    params: Any,
+    log: Callable[[str], None],
+) -> None:
+    """Show ``train.show`` validation sentences, always the same, and translations.
+
+    Args:
+      settings: the configuration of the run.
+      prepared: its data.
+      model: made from it.
+      params: its parameters, as training has them.
+      log: takes the lines.
+    """
+    if not settings.train.show:
+        return
+    pairs = list(zip(*prepared.texts("validation"), strict=True))
+    full = [pair for pair in pairs if all(map(str.strip, pair))]
+    chosen = full[:: max(len(full) // settings.train.show, 1)][: settings.train.show]
+    sources = [source for source, _ in chosen]
+    lines = _translated(settings, prepared, model, params, sources)
+    for (source, reference), line in zip(chosen, lines, strict=True):
+        log(f"  source      {source}")
+        log(f"  reference   {reference}")
+        log(f"  translation {line}")
+
+
+def _translated(
+    settings: Config, prepared: Prepared, model: Model, params: Any, lines: list[str]
+) -> list[str]:
     if stacks.is_stacked(model.stacks, params):
         params = stacks.unstack(model.stacks, params)
+    return Translator(settings, prepared.vocabulary, params).translate(lines)
+
+
+def _score(settings: Config, prepared: Prepared, model: Model, params: Any) -> float:
+    """Translate validation sentences and return the watched variant of the measure."""
     count = settings.train.watch_pairs or None
     sources = prepared.texts("validation")[0][:count]
     references = prepared.references("validation")[:count]
-    translator = Translator(settings, prepared.vocabulary, params)
-    lines = translator.translate(sources)
+    lines = _translated(settings, prepared, model, params, sources)
     scores = measures.measure_of(settings.data)(
         lines, references, settings.data.target_language
     )

@@ -151,7 +151,8 @@ NOT_NEGATIVE = (
     "train.checkpoint_every train.checkpoint_minutes decode.alpha decode.extra_tokens "
     "loss.block decode.tokens optimizer.rate optimizer.decay_patience "
     "optimizer.decay_after optimizer.decay_every optimizer.least_rate optimizer.l2 "
-    "train.watch_pairs train.patience model.decoder_layers"
+    "train.watch_pairs train.show train.patience "
+    "model.decoder_layers"
 ).split()
 RATES = (
     "model.dropout model.attention_dropout model.relu_dropout loss.smoothing "
@@ -168,6 +169,7 @@ CHOICES = {
     "model.relative_heads": "shared, per_head",
     "model.activation": "relu, swish, gelu",
     "model.tying": "three, two, none",
+    "init.vocabulary": "new, old",
     "model.score": "scaled_dot, dot, additive, general",
     "model.dtype": "float32, bfloat16",
     "loss.smoothing_over": "all, others",
@@ -211,6 +213,8 @@ def test_every_number_and_every_choice_has_a_range():
     }
     free |= {"tokenizer.source_model", "tokenizer.target_model"}
     free |= {"optimizer.name", "optimizer.options", "train.watch"}
+    # Patterns, as tests/life/test_warm_start.py has them.
+    free |= {"optimizer.frozen", "init.only", "init.skip"}
     bounded = {key for key, _, _ in RANGES}
     values = config.flatten(base()).items()
     assert {k for k, v in values if type(v) is not bool} == free | bounded

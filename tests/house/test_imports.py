@@ -36,6 +36,7 @@ FLOORS = [
         "translate",
         "ensemble",
         "stream",
+        "warm_start",
     },
     {"formats"},
     {"pictures"},

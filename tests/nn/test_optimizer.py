@@ -17,10 +17,12 @@ from support.reference import assert_close
 from transformer import config
 from transformer.nn.optimizer import (
     OPTIMIZERS,
+    apply,
     learning_rate,
     make_optimizer,
     moments,
     skip_nonfinite,
+    without_gradient,
 )
 
 PAPER = config.Optimizer(
@@ -42,6 +44,7 @@ PAPER = config.Optimizer(
     l2=0.0,
     clip_norm=0.0,
     accumulation=1,
+    frozen="",
     nonfinite_limit=10,
 )
 # Descent whose first step has the rate 0.5: 4^-.5 * 1 * 1^-1.5.
@@ -339,3 +342,30 @@ def test_l2_adds_the_gradient_of_the_squares_of_matrices_before_clipping():
     # 1 + 2 * .25 * 4 = 3, beside 4: of norm 5, clipped to 2.
     np.testing.assert_allclose(updates["kernel"], [[-1.2]], rtol=1e-6)
     np.testing.assert_allclose(updates["bias_input"], [-1.6], rtol=1e-6)
+
+
+def test_frozen_parameters_have_no_gradient_no_part_in_the_norm_and_no_state():
+    rule = dataclasses.replace(
+        PAPER, name="sgd", warmup=1, clip_norm=1.0, l2=0.25, frozen="still, .*bias"
+    )
+    start = {"bias": jnp.array([-0.0, 7.0]), "kernel": jnp.array([2.0, 4.0])}
+    params = {"layer": start, "still": {"kernel": jnp.array([100.0])}}
+
+    def loss(params):
+        return sum(x.sum() for x in jax.tree.leaves(without_gradient(rule, params)))
+
+    grads = jax.grad(loss)(params)
+    assert grads["still"]["kernel"] == 0 and not grads["layer"]["bias"].any()
+    optimizer = make_optimizer(rule, D)
+    updates, _ = optimizer.update(grads, optimizer.init(params), params)
+    new = apply(rule, params, updates)
+    # 1 + 2 * l2 * (2, 4) = (2, 3), clipped to a norm of 1; the rate is 0.5.
+    expected = np.array([2, 4]) - 0.5 * np.array([2, 3]) / math.sqrt(13)
+    assert_close(new["layer"]["kernel"], expected, 8)
+    for name in ("layer.bias", "still.kernel"):
+        group, key = name.split(".")
+        before, after = params[group][key], new[group][key]
+        assert np.asarray(after).tobytes() == np.asarray(before).tobytes(), name
+    adam = make_optimizer(dataclasses.replace(rule, name="adam"), D).init(params)
+    assert sum(x.size == 2 for x in jax.tree.leaves(adam)) == 2  # mu and nu
+    assert not any(x.size == 1 and x.ndim for x in jax.tree.leaves(adam))

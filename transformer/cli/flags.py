@@ -218,6 +218,10 @@ FLAGS = {
         "FILE.py or FILE.py:VARIANT; change a key by --config.KEY=VALUE"
     ),
     "workdir": text_flag("folder of the run"),
+    "init_from": text_flag(
+        "WORKDIR or WORKDIR:STEP of a run to start from: its parameters, averaged "
+        "where translate would take the average; optimiser and schedule begin anew"
+    ),
     "split": choice_flag("pairs to evaluate on", ["test", "validation"], "test"),
     "step": count_flag("checkpoint to use (default: the last)"),
     "average": count_flag("average the last K checkpoints (default: the config's)"),

@@ -23,6 +23,7 @@ from transformer.config.checks import (
     TestDigits,
     refuse,
 )
+from transformer.config.patterns import Patterns
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,6 +199,15 @@ MODELS: dict[str, type[Model]] = {
 
 
 @dataclasses.dataclass(frozen=True)
+class Init:
+    """What a run takes of another one, with ``train --init_from``."""
+
+    only: Patterns  # the parameters that are taken, "" = all
+    skip: Patterns  # those of them that are drawn all the same
+    vocabulary: Literal["new", "old"]  # old: the other run's tokenizers
+
+
+@dataclasses.dataclass(frozen=True)
 class Loss:
     """Section 5.4, label smoothing."""
 
@@ -229,6 +239,7 @@ class Optimizer:
     l2: NotNegative[float]  # of the sum of squares of all matrices, added to the loss
     clip_norm: NotNegative[float]  # global gradient norm, 0 = no clipping
     accumulation: Positive[int]  # microbatches that a batch is computed in
+    frozen: Patterns  # parameters that stay as they are, "" = none
     nonfinite_limit: Positive[int]  # consecutive non-finite steps before the run stops
 
 
@@ -242,6 +253,7 @@ class Train:
     # What validations are compared by: "perplexity", or a variant of data.measure.
     watch: str
     watch_pairs: NotNegative[int]  # of them that a measure is taken of, 0 = all
+    show: NotNegative[int]  # validation sentences to translate and show each time
     patience: NotNegative[int]  # validations in vain before the run ends, 0 = no matter
     checkpoint_every: NotNegative[int]  # steps, 0 = by minutes only
     checkpoint_minutes: NotNegative[float]  # 0 = by steps only
@@ -285,6 +297,7 @@ class Config:
     tokenizer: Tokenizer
     batch: Batch
     model: Model
+    init: Init
     loss: Loss
     optimizer: Optimizer
     train: Train

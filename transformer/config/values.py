@@ -42,6 +42,7 @@ def resolve(values: Mapping[str, Any]) -> Config:
     config = _group(Config, values, "")
     _check_data(config.data)
     _check_tokenizer(config)
+    _check_init(config)
     _check_model(config)
     _check_batch(config)
     _check_parallel(config)
@@ -113,6 +114,15 @@ def _check_tokenizer(config: Config) -> None:
     if tokenizer.target_model:
         expected = "'' with trees as the target"
         refuse("tokenizer.target_model", expected, tokenizer.target_model)
+
+
+def _check_init(config: Config) -> None:
+    """See that no tokenizer is given where another run's are taken."""
+    for side in ("source", "target"):
+        model = getattr(config.tokenizer, f"{side}_model")
+        if model and config.init.vocabulary == "old":
+            expected = "'' with init.vocabulary = old"
+            refuse(f"tokenizer.{side}_model", expected, model)
 
 
 def _check_model(config: Config) -> None:
@@ -296,6 +306,8 @@ def _check_parallel(config: Config) -> None:
     if spread.how == "pmap" and (spread.fsdp, spread.tensor) != (1, 1):
         got = f"{spread.fsdp} and {spread.tensor}"
         refuse("parallel.how", "jit where parallel.fsdp or tensor is not 1", got)
+    if spread.layers == "scanned" and config.optimizer.frozen:
+        refuse("parallel.layers", "auto or unrolled with optimizer.frozen", "scanned")
     if spread.how == "pmap" and config.batch.lengths > 1:
         refuse("parallel.how", "jit where batch.lengths is not 1", "pmap")
 

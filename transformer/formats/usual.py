@@ -60,7 +60,9 @@ _USUAL: dict[str, Any] = {
         "clip_norm": 5.0,
         "accumulation": 1,
         "nonfinite_limit": 10,
+        "frozen": "",
     },
+    "init": {"only": "", "skip": "", "vocabulary": "new"},
     "train": {
         "steps": 5000,
         "log_every": 100,
@@ -68,6 +70,7 @@ _USUAL: dict[str, Any] = {
         "watch": "perplexity",
         "watch_pairs": 0,
         "patience": 0,
+        "show": 0,
         "checkpoint_every": 1000,
         "checkpoint_minutes": 0.0,
         "keep": 5,

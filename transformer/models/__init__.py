@@ -17,6 +17,7 @@ from transformer.models.ensembles import Ensemble
 from transformer.nn import dropout
 from transformer.nn.hardware import Hardware, arranged
 from transformer.parallel import Rules
+from transformer.parallel.partition import name_of
 
 MODELS: dict[str, Any] = {
     "transformer": transformer,
@@ -121,6 +122,18 @@ def abstract(model: Model) -> Any:
     return jax.eval_shape(lambda: init(model, jax.random.key(0)))
 
 
+def by_name(params: Any) -> dict[str, Any]:
+    """Return parameters by the names that ``transformer params`` prints."""
+    return {name_of(path): x for path, x in jax.tree_util.tree_leaves_with_path(params)}
+
+
+def map_by_name(function: Callable[[str, Any], Any], params: Any) -> Any:
+    """Return the tree of what a function makes of each parameter and its name."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, x: function(name_of(path), x), params
+    )
+
+
 def encode(model: Model, params: Any, source: jax.Array) -> jax.Array:
     """Return the encoder's states (B, S, .) of source ids (B, S)."""
     return model.apply({"params": params}, source, method="encode")[0]
@@ -199,7 +212,8 @@ def start(
 def scans_layers(settings: Config, model: Model) -> bool:
     """Say whether the layers of the model's stacks are scanned.
 
-    ``parallel.layers`` "auto" scans on accelerators, where compiling takes long.
+    ``parallel.layers`` "auto" scans on accelerators, where compiling takes long, but
+    not where parameters are frozen: those of a stack would be so all or none.
 
     Raises:
       UserError: where it wants what the model has not.
@@ -210,6 +224,8 @@ def scans_layers(settings: Config, model: Model) -> bool:
             f"parallel.layers: expected auto or unrolled for model.kind = "
             f"{settings.model.kind}, got scanned; change it"
         )
+    if settings.optimizer.frozen:
+        return False
     return bool(model.stacks) and stacks.scanned(wanted, model.kind)
 
 

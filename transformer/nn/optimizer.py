@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
 import inspect
 import math
@@ -15,6 +16,7 @@ import optax
 from jax import lax
 
 from transformer import config
+from transformer.config import patterns
 
 
 def learning_rate(
@@ -134,7 +136,8 @@ def make_optimizer(
 
     Adam, or what ``settings.name`` says, under ``make_schedule``, after clipping by the
     global norm where ``clip_norm`` is not 0; see ``skip_nonfinite``. The gradient of
-    ``l2 * sum of squares of the matrices`` is added before that.
+    ``l2 * sum of squares of the matrices`` is added before that. Frozen parameters are
+    left out of all of it, and have no state.
 
     Args:
       settings: constants.
@@ -153,7 +156,36 @@ def make_optimizer(
     if settings.l2:
         squares = optax.add_decayed_weights(2 * settings.l2, mask=_matrices)
         rule = optax.chain(squares, rule)
+    if settings.frozen:
+        rule = optax.masked(rule, functools.partial(trainable, settings))
     return skip_nonfinite(rule)
+
+
+def trainable(settings: config.Optimizer, params: Any) -> Any:
+    """Return which parameters are not frozen by ``settings.frozen``, a bool each."""
+
+    def is_trainable(path, _):
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        return not patterns.matches(settings.frozen, name)
+
+    return jax.tree_util.tree_map_with_path(is_trainable, params)
+
+
+def without_gradient(settings: config.Optimizer, params: Any) -> Any:
+    """Return the parameters, the frozen ones as constants: their gradient is 0."""
+    if not settings.frozen:
+        return params
+    mask = trainable(settings, params)
+    return jax.tree.map(lambda m, x: x if m else lax.stop_gradient(x), mask, params)
+
+
+def apply(settings: config.Optimizer, params: Any, updates: Any) -> Any:
+    """Add the updates to the parameters; frozen ones keep every bit."""
+    new = optax.apply_updates(params, updates)
+    if not settings.frozen:
+        return new
+    mask = trainable(settings, params)
+    return jax.tree.map(lambda m, x, y: x if m else y, mask, new, params)
 
 
 def _matrices(params: Any) -> Any:
@@ -167,8 +199,9 @@ def _matrices(params: Any) -> Any:
 
 
 def moments(settings: config.Optimizer) -> float:
-    """Return how many numbers the state of the optimiser has per parameter."""
+    """Return how many numbers the optimiser's state has per trained parameter."""
     params = jax.ShapeDtypeStruct((1024, 1024), jnp.float32)
+    settings = dataclasses.replace(settings, frozen="")
     state = jax.eval_shape(make_optimizer(settings, d_model=1).init, params)
     return round(sum(x.size for x in jax.tree.leaves(state)) / params.size, 2)
 

@@ -180,6 +180,11 @@ class Checkpoints:
             f"{_listed(steps)} are damaged; {self._remedy}"
         )
 
+    def digest(self, step: int) -> str:
+        """Return the SHA-256 (hex) of the digests of a checkpoint's files."""
+        digests = (self.folder / str(step) / _DIGESTS).read_bytes()
+        return hashlib.sha256(digests).hexdigest()
+
     def best(self) -> int | None:
         """Return the step of the lowest metric, None where none has one."""
         return _best(self._records())

@@ -36,6 +36,8 @@ class Keeper:
       checkpoints: of the run.
       vocabulary: digest of the vocabulary.
       checksums: of the data.
+      init: what record.json says of the run that parameters are taken from, None where
+        all are drawn; that of the checkpoint where the run is resumed.
     """
 
     settings: Config
@@ -47,6 +49,7 @@ class Keeper:
     checkpoints: Checkpoints
     vocabulary: str
     checksums: Mapping[str, Any]
+    init: Mapping[str, Any] | None = None
     _started: str = ""
     _changes: Sequence[Mapping[str, Any]] = ()
 
@@ -63,13 +66,21 @@ class Keeper:
         shapes = jax.eval_shape(apart, self.abstract)
         return parallel.placed(self.mesh, self.model.partition, shapes)
 
-    def begin(self, draw: Callable[[], Any], log: Callable[[str], None]) -> Any:
-        """Return what to start or to resume from: state, target tokens, course."""
+    def begin(
+        self, draw: Callable[..., Any], given: Any, log: Callable[[str], None]
+    ) -> Any:
+        """Return what to start or to resume from: state, target tokens, course.
+
+        Args:
+          draw: makes the state that a run starts from.
+          given: its argument, arrays.
+          log: takes what happens, one line at a time.
+        """
         before = folder.read_record(self.workdir)
         self._started = before.get("started") or now()
         if not self.checkpoints.steps():
             # Each device draws what it holds, sharded like a restored state.
-            return sharded(draw, self.abstract)(), 0, Course()
+            return sharded(draw, self.abstract)(given), 0, Course()
         step, tree, metadata = self.checkpoints.restore(self._kept.parts())
         check_vocabulary(f"checkpoint of step {step}", metadata, self.vocabulary)
         log(f"resuming from step {step:,}")
@@ -82,6 +93,7 @@ class Keeper:
         if self._is_stacked:
             put = functools.partial(stacks.stack, self.model.stacks)
             state = sharded(put, self.abstract)(state)
+        self.init = metadata.get("init")
         course = Course.of_checkpoint(metadata)
         return state, metadata["tokens"], course
 
@@ -103,6 +115,8 @@ class Keeper:
             "tokens": tokens,
             "course": dataclasses.asdict(course),
         }
+        if self.init:
+            metadata["init"] = self.init
         tree = self._unstack(state) if self._is_stacked else state
         self.checkpoints.save(step, tree.parts(), metadata, metric, temporary)
         self.record(tokens, metrics)
@@ -124,6 +138,7 @@ class Keeper:
                 sizes=self.sizes,
                 metrics=metrics,
                 changes=self._changes,
+                init=self.init,
                 started=self._started,
                 ended=ended,
             )

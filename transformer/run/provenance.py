@@ -37,6 +37,7 @@ def write_run_record(
     sizes: Mapping[str, int],
     metrics: Mapping[str, Any],
     changes: Sequence[Mapping[str, Any]] = (),
+    init: Mapping[str, Any] | None = None,
     started: str,
     ended: bool = False,
 ) -> None:
@@ -51,6 +52,7 @@ def write_run_record(
       sizes: that were taken where the configuration leaves them to the device.
       metrics: size and digest of metrics.jsonl, see ``history.py``.
       changes: of the configuration, each with the step after which it holds.
+      init: of the run that parameters were taken from, None where all were drawn.
       started: when the run began, see ``now``.
       ended: the run is complete; else "ended" is null.
     """
@@ -69,6 +71,7 @@ def write_run_record(
             "sizes": dict(sizes),
             "metrics": dict(metrics),
             "changes": list(changes),
+            "init": init,
             "versions": here.pop("versions"),
             "devices": _devices(),
             "machine": {"operands": _operands(settings.model.dtype), **here},

@@ -19,13 +19,13 @@ def run(values: flags.FlagValues) -> int:
     with started(settings.device, values):
         from transformer.train import train
 
-        train(settings, workdir)
+        train(settings, workdir, init_from=values.init_from)
     return 0
 
 
 COMMAND = Command(
     run,
     ("config", "workdir"),
-    HOSTS,
+    ("init_from", *HOSTS),
     rules=PROCESSES,
 )
