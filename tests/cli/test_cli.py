@@ -50,7 +50,7 @@ def test_version(capsys):
 def test_the_commands_of_the_plan_have_their_flags():
     flags = {n: {*c.required, *c.optional} for n, c in cli.COMMANDS.items()}
     hosts = {"coordinator", "num_processes", "process_id"}
-    assert flags["train"] == {"config", "workdir"} | hosts
+    assert flags["train"] == {"config", "workdir", "init_from"} | hosts
     assert flags["evaluate"] >= {"workdir", "split", "step", "average"}
     assert flags["translate"] >= {"workdir", "input", "output", "beam", "alpha"} | {
         "length_penalty",
@@ -161,7 +161,7 @@ def test_an_accelerator_that_is_absent(capsys, monkeypatch, tmp_path):
 def test_errors_of_a_programme(capsys, monkeypatch, tmp_path):
     raised: list[BaseException] = []
 
-    def train(settings, workdir):
+    def train(settings, workdir, init_from):
         raise raised[-1]
 
     programme(monkeypatch, "train", train=train)
@@ -186,15 +186,25 @@ def test_errors_of_a_programme(capsys, monkeypatch, tmp_path):
 # ---- what reaches the programmes -----------------------------------------------------
 
 
+def keeps(calls):
+    """Return a programme that only keeps what it was asked."""
+
+    def train(settings, workdir, init_from):
+        calls.append((settings, workdir, init_from))
+
+    return train
+
+
 def test_train_is_given_the_resolved_config(monkeypatch, tmp_path, capsys, started):
     calls = []
-    programme(monkeypatch, "train", train=lambda *arguments: calls.append(arguments))
+    programme(monkeypatch, "train", train=keeps(calls))
     workdir = tmp_path / "runs" / "one"
     overrides = ["--config.model.heads=4", "--config.decode.alpha", "1"]
     bias = "--noconfig.model.attention_bias"
     call = ["train", f"{BASE}:as_run", *overrides, bias, f"--workdir={workdir}"]
-    assert cli.main(call) == 0
-    ((settings, folder),) = calls
+    assert cli.main([*call, "--init_from=runs/other:3"]) == 0
+    ((settings, folder, init_from),) = calls
+    assert init_from == "runs/other:3"
     assert folder == workdir and workdir.is_dir() and not list(workdir.iterdir())
     assert settings.name == "base_as_run" and settings.model.heads == 4
     assert settings.decode.alpha == 1.0 and settings.model.attention_bias is False
@@ -204,10 +214,10 @@ def test_train_is_given_the_resolved_config(monkeypatch, tmp_path, capsys, start
 
 def test_one_call_leaves_nothing_for_the_next(monkeypatch, tmp_path):
     calls = []
-    programme(monkeypatch, "train", train=lambda *arguments: calls.append(arguments))
+    programme(monkeypatch, "train", train=keeps(calls))
     call = ["train", BASE, f"--workdir={tmp_path}"]
     assert cli.main([*call, "--config.seed=7"]) == cli.main(call) == 0
-    assert [settings.seed for settings, _ in calls] == [7, 0]
+    assert [settings.seed for settings, *_ in calls] == [7, 0]
 
 
 def test_a_config_file_may_import_the_one_beside_it(monkeypatch, tmp_path):
@@ -220,7 +230,7 @@ def test_a_config_file_may_import_the_one_beside_it(monkeypatch, tmp_path):
         "  return config\n"
     )
     calls = []
-    programme(monkeypatch, "train", train=lambda *arguments: calls.append(arguments))
+    programme(monkeypatch, "train", train=keeps(calls))
     path = list(sys.path)
     call = [f"--config={tmp_path / 'child.py'}", f"--workdir={tmp_path}"]
     assert cli.main(["train", *call]) == 0

@@ -243,6 +243,7 @@ def test_the_folder_of_an_output_is_looked_for_first(
         "source": f"--source={trained / 'f'}",
         "target": f"--target={trained / 'f'}",
         "what": "--what=schedule",
+        "to": "--to=ctranslate2",
     }
     command = cli.COMMANDS[name]
     required = [needed[x] for x in command.required if x != "output"]

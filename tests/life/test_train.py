@@ -30,7 +30,7 @@ from support.runs import (
     tiny_run,
 )
 
-from transformer import config, models, objective, parallel, programs, train
+from transformer import config, models, objective, parallel, programs, train, warm_start
 from transformer import step as steps
 from transformer.config import Config, UserError
 from transformer.data import batches
@@ -510,7 +510,7 @@ def test_a_run_that_blows_up_stops_and_says_what_to_try(run, tmp_path, monkeypat
     settings = tiny_run(Path(run.settings.data.dir), **changes)
     draw = steps.init_state
     monkeypatch.setattr(
-        train, "init_state", lambda *given: poisoned(draw(*given), math.nan)
+        warm_start, "init_state", lambda *given: poisoned(draw(*given), math.nan)
     )
     monkeypatch.setattr(programs, "make_train_step", kept_train_step)
     with pytest.raises(UserError) as error:
