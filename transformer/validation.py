@@ -83,7 +83,7 @@ def _score(settings: Config, prepared: Prepared, model: Model, params: Any) -> f
     if stacks.is_stacked(model.stacks, params):
         params = stacks.unstack(model.stacks, params)
     count = settings.train.watch_pairs or None
-    sources = prepared.texts("validation")[0][:count]
+    sources = prepared.inputs("validation")[:count]
     references = prepared.references("validation")[:count]
     translator = Translator(settings, prepared.vocabulary, params)
     lines = translator.translate(sources)
