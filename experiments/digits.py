@@ -46,10 +46,12 @@ def get_config(variant: str = "full") -> ConfigDict:
     config.optimizer.warmup = 200
     config.train.steps = 1500
     config.train.log_every = 50
-    config.train.evaluate_every = 250
+    config.train.evaluate_every = 300
     config.train.checkpoint_every = 50
     config.train.checkpoint_minutes = 0.0
+    config.train.keep = 10
     config.decode.extra_tokens = 10
+    config.decode.average = 10
     window = base.choose({"full": 0, "window": 6}, variant)
     if window:
         config.name = "digits_window"

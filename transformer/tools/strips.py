@@ -27,7 +27,8 @@ class Made(NamedTuple):
       strips: how many there are.
       digits: of a number, at most.
       least: digits of a number, at least.
-      moved: rows that an image may be moved by, up or down.
+      moved: pixels that an image may be moved by, up or down, and slanted by, to the
+        left or to the right.
     """
 
     images: int
@@ -37,9 +38,9 @@ class Made(NamedTuple):
     moved: int = 0
 
 
-# Only training strips have short numbers, and moved images.
+# Only training strips have short numbers, and images that are moved and slanted.
 SPLITS = {
-    "train": Made(1_297, 20_000, least=1, moved=1),
+    "train": Made(1_297, 30_000, least=1, moved=1),
     "validation": Made(100, 300),
     "test": Made(400, 1_000),
 }
@@ -109,10 +110,23 @@ def _strip(images: np.ndarray, moved: int, draw: np.random.Generator) -> np.ndar
     """Put images (n, 8, 8) side by side: (8, columns)."""
     parts = [_gap(draw)]
     for image in images:
-        down = int(draw.integers(-moved, moved + 1))
-        padded = np.pad(image, ((moved, moved), (0, 0)))
-        parts += [padded[moved - down : moved - down + SIZE], _gap(draw)]
+        down, slant = (int(x) for x in draw.integers(-moved, moved + 1, 2))
+        parts += [_moved(image, down, slant), _gap(draw)]
     return np.concatenate(parts, axis=1)
+
+
+def _moved(image: np.ndarray, down: int, slant: int) -> np.ndarray:
+    """Move an image (8, 8) down, its top to the right and its foot to the left.
+
+    What leaves the image is lost, what comes in is empty.
+    """
+    edge = max(abs(down), abs(slant))
+    padded, middle = np.pad(image, edge), (SIZE - 1) / 2
+    rows = []
+    for row in range(SIZE):
+        right = round(slant * (middle - row) / middle)
+        rows.append(padded[edge + row - down][edge - right :][:SIZE])
+    return np.stack(rows)
 
 
 def _gap(draw: np.random.Generator) -> np.ndarray:
