@@ -51,6 +51,7 @@ def get_config(variant: str = "full") -> ConfigDict:
     config.train.checkpoint_minutes = 0.0
     config.train.keep = 10
     config.decode.extra_tokens = 10
+    config.decode.beam = 1  # a wider one prefers what is no word, but has fewer pieces
     config.decode.average = 10
     window = base.choose({"full": 0, "window": 6}, variant)
     if window:

@@ -250,7 +250,8 @@ def write_corpus(
         _writer(folder / f"{split}.source", vocabulary.source) as source,
         _Writer(folder / f"{split}.target", vocabulary.target) as target,
     ):
-        for number, chunk in enumerate(_chunks(pairs, source.chunk), 1):
+        size = _CHUNK_OF_ARRAYS if source.also else _CHUNK
+        for number, chunk in enumerate(_chunks(pairs, size), 1):
             sides = zip(*chunk, strict=True)
             encoded = source.encode(next(sides)), target.encode(next(sides))
             counts += _write_chunk(source, target, encoded, max_length)
@@ -314,7 +315,7 @@ def _writer(stem: pathlib.Path, tokenizer: Tokenizer) -> _Writer:
 class _Writer:
     """Appends to the two files of ``Sequences``."""
 
-    chunk, end = _CHUNK, 1  # pairs at a time, what the length of each has beside it
+    end = 1  # what the length of each has beside it
 
     def __init__(self, stem: pathlib.Path, tokenizer: Tokenizer):
         self.also: dict[str, int] = {}  # of the record
@@ -349,7 +350,7 @@ class _Writer:
 class _FrameWriter(_Writer):
     """Appends to the two files of ``Frames``."""
 
-    chunk, end = _CHUNK_OF_ARRAYS, 0
+    end = 0
 
     def __init__(self, stem: pathlib.Path, tokenizer: Tokenizer):
         super().__init__(stem, tokenizer)
