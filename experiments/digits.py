@@ -4,7 +4,7 @@ scikit-learn's 8 x 8 images of digits, one to three of them side by side, are cu
 columns; a column is a frame of 8 pixels, and one linear map takes the place of the
 source embeddings. The target is the number in words, "four hundred and twenty-one". The
 test has 1,000 numbers of three digits, of images that training never saw;
-docs/results.md says how many of them are read exactly.
+docs/experiments.md says how many of them are read exactly.
 
 ``:window`` is the same with restricted self-attention (section 4.3 of the paper): each
 position reaches r = 6 others to each side, which is less than a digit is wide.
