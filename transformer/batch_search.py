@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 from transformer import decode, fitting, models, parallel
 from transformer.config import Config
 from transformer.decode import Constraint
-from transformer.ids import PAD
+from transformer.ids import PAD, marks
 from transformer.models import Ensemble, Model
 from transformer.parallel import hosts, memory
 from transformer.search import Search
@@ -47,7 +47,7 @@ class BatchSearch:
 
         Args:
           variables: as ``search_variables`` has them.
-          source: padded ids (B, S), B a multiple of the devices.
+          source: padded ids (B, S), or vectors, B a multiple of the devices.
           numbers: of the sentences, for random draws; rows beyond them are empty.
           how: what to search for.
           constraint: of the outputs, None = any are allowed.
@@ -68,8 +68,9 @@ class BatchSearch:
                 max(source.shape[1:] + prefix.shape[1:]),
                 (prefix != PAD).sum(1),
             )
-        longer = np.maximum((source != PAD).sum(1) - 1, given)
-        limits = np.where(source.any(1), longer + extra, 1)
+        real = marks(source) != PAD
+        longer = np.maximum(real.sum(1) - 1, given)
+        limits = np.where(real.any(1), longer + extra, 1)
         padded = np.zeros(len(source), np.uint32)
         padded[: len(numbers)] = numbers
         words = None

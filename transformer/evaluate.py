@@ -91,11 +91,12 @@ def evaluate_held(
     it = _evaluated(workdir, settings, prepared, step, average, log)
     usual = split == "test" and it.usual
     sources, references = prepared.texts(split)[0], prepared.references(split)
+    read = prepared.inputs(split)
     results, translations = _described(settings, split, it, average), {}
     for name, params in it.models.items():
         translator = Translator(sized, prepared.vocabulary, params, log)
         results[name], translations[name] = _measure(
-            translator, prepared.corpora[split], sources, references, f"{split}, {name}"
+            translator, prepared.corpora[split], read, references, f"{split}, {name}"
         )
         steps = it.averaged if name == "average" else it.last
         _report(name, steps, split, settings, results[name], log)
@@ -177,7 +178,7 @@ def _described(
 def _measure(
     translator: Translator,
     corpus: Corpus,
-    sources: Sequence[str],
+    sources: Sequence[Any],
     references: Sequence[str],
     name: str,
 ) -> tuple[dict[str, Any], list[str]]:
@@ -212,7 +213,7 @@ def _measure(
 
 
 def _repaired(
-    translator: Translator, sources: Sequence[str], ids: Sequence[list[int]]
+    translator: Translator, sources: Sequence[Any], ids: Sequence[list[int]]
 ) -> dict[str, Any]:
     """Return how many outputs had to be mended, and how often each way, if any."""
     target = translator.vocabulary.target

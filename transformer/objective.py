@@ -42,7 +42,8 @@ def batch_sums(
       settings: the configuration of the run.
       model: made from it.
       params: its parameters.
-      batch: ids, "source" (B, S) and "target" (B, T).
+      batch: ids, "source" (B, S), of which vectors have an axis more, and "target"
+        (B, T).
       key: dropout key, None for evaluation.
     """
     target = batch["target"]

@@ -13,12 +13,12 @@ import pathlib
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from transformer.config import Config, UserError, flatten, upgraded
 from transformer.data import sources, tokenizers
-from transformer.data.corpus import Corpus, Counts, write_corpus
+from transformer.data.corpus import Corpus, Counts, Frames, write_corpus
 from transformer.data.folder import MANIFEST, Folder, records_of
 from transformer.data.tokenizers.sentence_piece import checksum
 from transformer.files import sealed
@@ -60,6 +60,13 @@ class Prepared:
     def texts(self, split: sources.Split) -> tuple[list[str], list[str]]:
         """Return the source and target lines of "validation" or "test" as given."""
         return self._lines(split, "source"), self._lines(split, "target")
+
+    def inputs(self, split: sources.Split) -> Sequence[Any]:
+        """Return what is read: the source lines, or the arrays that those name."""
+        source = self.corpora[split].source
+        if isinstance(source, Frames):  # the files may be gone, and need no reading
+            return [*source]
+        return self.texts(split)[0]
 
     def _lines(self, split: sources.Split, side: str) -> list[str]:
         name, pairs = _text_name(split, side), len(self.corpora[split])
@@ -234,9 +241,13 @@ def _fill(
     else:
         log(f"tokenizer: building ({config.tokenizer.kind})")
         vocabulary = tokenizers.build_vocabulary(
-            config.tokenizer, lambda: source.pairs("train"), folder
+            config.tokenizer,
+            lambda: source.pairs("train"),
+            folder,
+            vectors=config.data.vectors,
         )
-    log(f"tokenizer: {vocabulary.source.size:,} source pieces")
+    what = "features of source vectors" if config.data.vectors else "source pieces"
+    log(f"tokenizer: {vocabulary.source.size:,} {what}")
     counts = {}
     for split in sources.SPLITS:
         pairs, longest = source.pairs(split), None

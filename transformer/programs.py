@@ -104,7 +104,7 @@ _GLANCE = 0.2  # seconds between two looks whether to stop
 
 
 def _shape(batch: Batch) -> batches.Shape:
-    rows, length = batch["source"].shape
+    rows, length = batch["source"].shape[:2]
     return rows, length, batch["target"].shape[1]
 
 
@@ -143,8 +143,10 @@ def compile_step(
             donate_argnums=0,
         )
 
+    abstract_batch = functools.partial(_abstract_batch, settings, model)
+
     def arguments(shape: batches.Shape) -> tuple[State, Batch]:
-        return abstract, jax.eval_shape(laid, _abstract_batch(shape))
+        return abstract, jax.eval_shape(laid, abstract_batch(shape))
 
     of_shape = ahead.Program(compiler, jitted, arguments)
     return CompiledStep(compiler, of_shape, laid=laid)
@@ -173,9 +175,10 @@ def _step_of_several(
     added = jax.jit(add, out_shardings=sharded, donate_argnums=0)
     updated = jax.jit(update, out_shardings=(places, whole), donate_argnums=0)
     program = functools.partial(ahead.Program, compiler)
+    abstract_batch = functools.partial(_abstract_batch, settings, model)
     return CompiledStep(
         compiler,
-        program(gradient_of, lambda shape: (abstract, _abstract_batch(shape), 0)),
+        program(gradient_of, lambda shape: (abstract, abstract_batch(shape), 0)),
         [
             program(added, lambda _: (gradient, gradient)),
             program(updated, lambda _: (abstract, gradient)),
@@ -193,7 +196,12 @@ def _places(
     return parallel.shardings(mesh, model.partition, abstract), rows, whole
 
 
-def _abstract_batch(shape: batches.Shape) -> dict[str, jax.ShapeDtypeStruct]:
+def _abstract_batch(
+    settings: Config, model: Model, shape: batches.Shape
+) -> dict[str, jax.ShapeDtypeStruct]:
     rows, s, t = shape
-    lengths = {"source": s, "target": t}.items()
-    return {x: jax.ShapeDtypeStruct((rows, n), jnp.int32) for x, n in lengths}
+    source = jax.ShapeDtypeStruct((rows, s), jnp.int32)
+    if settings.data.vectors:
+        vectors = rows, s, 1 + model.source_size
+        source = jax.ShapeDtypeStruct(vectors, jnp.float32)
+    return {"source": source, "target": jax.ShapeDtypeStruct((rows, t), jnp.int32)}

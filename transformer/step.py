@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from transformer import models, objective, parallel
 from transformer.config import Config
-from transformer.ids import PAD
+from transformer.ids import PAD, marks
 from transformer.models import Model, stacks
 from transformer.nn import dropout, losses, optimizer
 
@@ -85,7 +85,8 @@ def gradients(
       settings: the configuration of the run.
       model: made from it.
       params: its parameters; on several devices this one's shards.
-      batch: ids, "source" (B, S) and "target" (B, T); this device's rows.
+      batch: ids, "source" (B, S), of which vectors have an axis more, and "target"
+        (B, T); this device's rows.
       key: dropout key of the step, None for none.
       axes: of the mesh, that this function is mapped over; see ``parallel.over_rows``.
 
@@ -154,8 +155,8 @@ def halves(settings: Config, model: Model, mesh: Mesh | None) -> Halves:
     gradients_of = functools.partial(gradients, settings, model, axes=axes)
     rule_update = jax.jit(rule.update)  # traced once for all shapes of batches
 
-    def count(ids: jax.Array) -> jax.Array:
-        return parallel.total((ids != PAD).sum(), pmapped)
+    def count(side: jax.Array) -> jax.Array:
+        return parallel.total((marks(side) != PAD).sum(), pmapped)
 
     def differentiate(
         state: State, batch: Batch, number: jax.Array | None = None

@@ -66,6 +66,11 @@ def translate_stream(
             f"{translator.settings.data.source}; leave --tags out"
         )
     demanded: dict[str, Any] = {"forbid": forbid} if forbid else {}
+    if alignments and translator.settings.data.vectors:
+        raise UserError(
+            "--alignments: expected a run whose sources have words, got data.source = "
+            "vectors; leave it out"
+        )
     if forbid:  # what is no word is refused before anything is read
         demands.forbidding(translator.vocabulary.target, tuple(forbid))
     hosts.once(_note)(sizes.line(translator.settings))

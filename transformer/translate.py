@@ -121,7 +121,7 @@ class Translator:
         """Translate sentences.
 
         Args:
-          lines: source sentences.
+          lines: source sentences; of vectors arrays (S, F), or the paths of such.
           **search: ``prefixes`` and ``forbid`` of ``hypotheses``; fields of ``Search``
             to change: beam, alpha, length_penalty, sample, temperature, top_k, top_p,
             seed, constrained.
@@ -181,7 +181,7 @@ class Translator:
         )
         ids = self.source_ids(lines, first)
         results = [[Translation("", 0.0, 0.0, [])] for _ in lines]
-        full = [i for i, line in enumerate(lines) if line.strip() and len(ids[i]) > 1]
+        full = [i for i, line in enumerate(lines) if _says_something(line, ids[i])]
         sequences = [ids[i] for i in full]
         for group in self.groups([len(sequence) for sequence in sequences]):
             rows = [full[i] for i in group.rows]
@@ -397,6 +397,12 @@ class Translator:
         return translations
 
 
+def _says_something(line: Any, ids: Sequence[int]) -> bool:
+    if isinstance(ids, np.ndarray):
+        return True  # an array has at least one frame
+    return bool(line.strip()) and len(ids) > 1
+
+
 # ------------------------------------------------------------------- jitted functions
 
 
@@ -407,6 +413,9 @@ _search_variables = jax.jit(models.search_variables, static_argnums=0)
 
 
 def _with_end(sequences: list[list[int]]) -> list[list[int]]:
+    """Put EOS behind ids; arrays of vectors have no end of their own."""
+    if sequences and isinstance(sequences[0], np.ndarray):
+        return sequences
     return [[*ids, EOS] for ids in sequences]
 
 

@@ -119,7 +119,7 @@ def _translated(
 def _score(settings: Config, prepared: Prepared, model: Model, params: Any) -> float:
     """Translate validation sentences and return the watched variant of the measure."""
     count = settings.train.watch_pairs or None
-    sources = prepared.texts("validation")[0][:count]
+    sources = prepared.inputs("validation")[:count]
     references = prepared.references("validation")[:count]
     lines = _translated(settings, prepared, model, params, sources)
     scores = measures.measure_of(settings.data)(

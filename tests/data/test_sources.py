@@ -107,12 +107,12 @@ def test_numbers_of_the_test_may_be_longer() -> None:
     counts = [sum(len(str(n)) == d for n in test) for d in (7, 8, 9)]
     assert sum(counts) == len(test) == 1_000 and min(counts) > 300
     lengths = [
-        [len(number_words._words(n, "en").split()) for n in part]
+        [len(number_words.words(n, "en").split()) for n in part]
         for part in (train, test)
     ]
     assert max(lengths[0]) == 9 and min(lengths[1]) == 11
     known, asked = (
-        {w.strip(",") for n in part for w in number_words._words(n, "en").split()}
+        {w.strip(",") for n in part for w in number_words.words(n, "en").split()}
         for part in (train, test)
     )
     assert asked <= known and "million" in asked

@@ -39,7 +39,7 @@ FILES += [
 ]
 FILES += ["parsing", "parsing:craft_tagged", "parsing:craft_in_order"]
 FILES += ["parsing:wsj", "parsing:wsj_semi", "parsing:as_run"]
-FILES += ["g2p", "g2p:dut"]
+FILES += ["g2p", "g2p:dut", "digits", "digits:window"]
 FILES += [f"table2:{row}" for row in rows_of("table2")]
 ROWS = rows_of("table3")
 REPLICAS = ["", ",data=numbers", ",data=multi30k", ",data=my_text,scale=0.25"]

@@ -65,7 +65,7 @@ KNOWN_BY = {
     "sacremoses": {"metrics/bleu.py"},
     "scipy": {"paper/statistics.py"},
     "sentencepiece": {"data/tokenizers/sentence_piece.py"},
-    "sklearn": {"pictures/curves.py"},
+    "sklearn": {"pictures/curves.py", "tools/strips.py"},
     "submitit": {"tools/ablate/slurm.py"},
     "tensorboardX": {"run/records.py"},
     "tensorflow_datasets": {"data/sources/tfds.py"},

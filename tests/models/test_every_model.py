@@ -168,6 +168,48 @@ def test_shapes_of_every_method(kind):
     assert all(x.shape[:1] in ((), (b,)) for x in jax.tree.leaves(cache))
 
 
+def one_hot(ids: np.ndarray) -> np.ndarray:
+    """Return ids (B, S) as vectors (B, S, 1 + V)."""
+    return np.concatenate([ids[..., None] != 0, np.eye(V)[ids]], -1, dtype="float32")
+
+
+@pytest.mark.parametrize("kind", ["rnn:cgru", "convs2s", "bytenet", "toy"])
+def test_one_hot_vectors_are_read_as_the_ids_that_they_are(kind):
+    it, encode = subject(kind), jax.jit(models.encode, static_argnums=0)
+    vectors = one_hot(it.source)
+    vectors[it.source == 0, 1:] = 99.0  # what stands in padding is nobody's business
+    real = np.asarray(it.source != 0)[..., None]
+    if kind in ("bytenet", "toy"):  # states of columns, or one of all
+        real = np.ones((1, 1, 1), bool)
+    ids, found = (
+        np.asarray(encode(it.model, it.params, x)) * real for x in (it.source, vectors)
+    )
+    np.testing.assert_allclose(found, ids, atol=1e-5 * np.abs(ids).max(), rtol=0)
+
+
+def test_so_are_their_gradients_and_dropout():
+    it, key = subject("transformer"), step.dropout_key(jnp.uint32(0), jnp.int32(0))
+    inputs = objective.decoder_inputs(jnp.asarray(it.target))
+
+    @jax.jit
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def run(params: Any, source: jax.Array) -> tuple[jax.Array, jax.Array]:
+        hidden, table = models.features(it.model, params, source, inputs, key)
+        logits = hidden @ table.T
+        return jnp.sin(logits).sum(), logits
+
+    vectors = one_hot(it.source)
+    (_, wanted), expected = run(it.params, it.source)
+    (_, got), found = run(it.params, vectors)
+    np.testing.assert_allclose(got, wanted, atol=1e-5 * np.abs(wanted).max(), rtol=0)
+    for one, other in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        scale = np.abs(other).max() + 1e-3
+        np.testing.assert_allclose(one, other, atol=1e-4 * scale, rtol=0)
+    vectors[it.source == 0, 1:] = 99.0
+    (_, other), _ = run(it.params, vectors)
+    np.testing.assert_array_equal(got, other)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_step_of_microbatches_is_that_of_the_batch(kind, monkeypatch):
     results, drawn = [], subject(kind).params

@@ -193,8 +193,7 @@ def metrics_of(workdir: Path) -> list[dict[str, Any]]:
 
 def state_of(settings: Config, workdir: Path, step: int | None = None):
     """Return step, metadata and the arrays of a checkpoint by name."""
-    size = prepare(settings, workdir).vocabulary.target.size
-    model = models.make(settings, size, size)
+    model = models.make(settings, *prepare(settings, workdir).vocabulary.sizes)
     abstract = jax.eval_shape(lambda: steps.init_state(settings, model))
     with Checkpoints(workdir / "checkpoints", settings.train.keep) as checkpoints:
         found, tree, metadata = checkpoints.restore(abstract.parts(), step)

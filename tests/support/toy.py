@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer import config
+from transformer.ids import marks
 from transformer.models.modules import Base, Linear
 from transformer.nn import dropout, layers, matmul
 
@@ -30,8 +31,9 @@ class Model(Base):
         self.mix = Linear(self.config.d_model, self.operands)
 
     def encode(self, source, key=None):
-        real = (source != 0)[..., None]
-        total = (layers.embed(source, self.table) * real).sum(1, keepdims=True)
+        real = (marks(source) != 0)[..., None]
+        embedded = layers.embed_source(source, self.table, self.operands)
+        total = (embedded * real).sum(1, keepdims=True)
         return total / jnp.maximum(real.sum(1, keepdims=True), 1), real
 
     def hidden(self, source, past):

@@ -30,7 +30,8 @@ from transformer.config.patterns import Patterns
 class Data:
     """Where the sentence pairs come from, and how translations of them are measured."""
 
-    # A name of data.sources.SOURCES: "numbers", "text", "parquet", "tfds" or "trees".
+    # A name of data.sources.SOURCES: "numbers", "text", "parquet", "tfds", "trees" or
+    # "vectors".
     source: str
     dir: str  # folder of the files, or the data_dir of tensorflow_datasets
     # tfds: the builder, "wmt14_translate/de-en"; parquet: "" or two columns, "src,ref"
@@ -49,6 +50,11 @@ class Data:
     max_length: Positive[int]  # tokens per side with EOS; longer pairs are left out
     prepared: str  # folder of the encoded corpus, "" = inside the workdir
     measure: str  # a name of metrics.measures.MEASURES: "bleu", "f1" or "errors"
+
+    @property
+    def vectors(self) -> bool:
+        """Whether sources are vectors, frames x features, and no text."""
+        return self.source == "vectors"
 
 
 @dataclasses.dataclass(frozen=True)

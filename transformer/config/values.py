@@ -43,6 +43,7 @@ def resolve(values: Mapping[str, Any]) -> Config:
     _check_data(config.data)
     _check_tokenizer(config)
     _check_init(config)
+    _check_vectors(config)
     _check_model(config)
     _check_batch(config)
     _check_parallel(config)
@@ -123,6 +124,19 @@ def _check_init(config: Config) -> None:
         if model and config.init.vocabulary == "old":
             expected = "'' with init.vocabulary = old"
             refuse(f"tokenizer.{side}_model", expected, model)
+
+
+def _check_vectors(config: Config) -> None:
+    """See that nothing is asked of vectors that text alone has: a vocabulary."""
+    if not config.data.vectors:
+        return
+    where = "with data.source = vectors, whose sources are no text"
+    if config.tokenizer.joint:
+        refuse("tokenizer.joint", f"False {where}", True)
+    if given := config.tokenizer.source_model:
+        refuse("tokenizer.source_model", f"'' {where}", given)
+    if rows := config.model.vocab_size:
+        refuse("model.vocab_size", f"0 {where}", rows)
 
 
 def _check_model(config: Config) -> None:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from transformer import config
-from transformer.data import buckets
+from transformer.data import buckets, vectors
 from transformer.data.corpus import Sequences, Sides
 from transformer.ids import PAD
 
@@ -113,7 +113,7 @@ class Batches:
 
         Returns:
           ``{"source": (R, S), "target": (R, T)}`` int32, PAD after the EOS of a row;
-          (R, S, T) is one of ``shapes``.
+          (R, S, T) is one of ``shapes``. Vectors are ``vectors.padded``.
         """
         epoch, index = divmod(number, self.per_epoch)
         pairs, (height, s, t) = self.rows_at(epoch, index)
@@ -234,7 +234,14 @@ class Group:
     length: int
 
     def padded(self, sequences: Sequence[Sequence[int]] | Sequences) -> np.ndarray:
-        """Return the group's sequences as (height, length) int32, PAD elsewhere."""
+        """Return the group's sequences as (height, length) int32, PAD elsewhere.
+
+        Those of vectors, arrays (length, F), as ``vectors.padded``.
+        """
+        if isinstance(sequences[self.rows[0]], np.ndarray):
+            arrays = [np.asarray(sequences[row]) for row in self.rows]
+            shape = self.height, self.length
+            return vectors.padded(arrays, shape, arrays[0].shape[1])
         out = np.full((self.height, self.length), PAD, np.int32)
         for i, row in enumerate(self.rows):
             out[i, : len(sequences[row])] = sequences[row]

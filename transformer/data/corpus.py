@@ -12,16 +12,19 @@ from typing import Any, Protocol
 import numpy as np
 
 from transformer.config import UserError
+from transformer.data import vectors
 from transformer.data.folder import Folder, opened
-from transformer.data.tokenizers import Tokenizer, Vocabulary
+from transformer.data.tokenizers import Tokenizer, Vectors, Vocabulary
 from transformer.files import sealed
 from transformer.ids import EOS, PAD
 
 _CHUNK = 50_000  # pairs in memory while a corpus is written
+_CHUNK_OF_ARRAYS = 500
 _CHUNKS_PER_MESSAGE = 10
 _PART = 1 << 20  # offsets
 _OFFSET = np.dtype(np.int64)
 _DTYPES = {"uint16", "uint32"}  # of ids
+_FLOAT = "float32"  # of vectors
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,14 +88,18 @@ class Sequences:
       stem: of the names of the two files.
       dtype: of the ids.
       pairs: how many sequences there are.
+      features: F of the vectors that ``Frames`` has in place of ids.
 
     Attributes:
       offsets: (pairs + 1,) int64; sequence i is ids offsets[i] to offsets[i + 1] - 1.
     """
 
-    def __init__(self, folder: Folder, stem: str, dtype: str, pairs: int):
+    def __init__(
+        self, folder: Folder, stem: str, dtype: str, pairs: int, features: int = 0
+    ):
         self._folder, self._name, self._pairs = folder, f"{stem}.offsets", pairs
-        self._dtype = np.dtype(dtype)
+        self._dtype = np.dtype((dtype, (features,)) if features else dtype)
+        self.features = features
         self._ids = folder.file(f"{stem}.ids")
         _check_size(folder, self._name, (pairs + 1) * _OFFSET.itemsize)
 
@@ -146,6 +153,18 @@ class Sequences:
         return out
 
 
+class Frames(Sequences):
+    """The same for vectors: arrays (S, F) in place of ids, and no EOS."""
+
+    def __getitem__(self, row: int) -> Any:
+        start, end = self.offsets[row : row + 2]
+        return self._read([start], [end - start])
+
+    def padded(self, rows: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
+        """Return ``Side.padded``: (n,) rows as ``vectors.padded`` has them."""
+        return vectors.padded([self[row] for row in rows], shape, self.features)
+
+
 def _parts(offsets: np.ndarray) -> Iterator[np.ndarray]:
     """Yield parts that fit into memory, each beginning with the end of the last."""
     for start in range(0, len(offsets) - 1, _PART):
@@ -176,25 +195,28 @@ class Corpus:
 
     def __init__(self, folder: pathlib.Path | Folder, split: str):
         folder = opened(folder)
-        self.counts, dtypes = folder.json(f"{split}.json", _parse)
-        self.source, self.target = (
-            Sequences(folder, f"{split}.{side}", dtype, self.counts.kept)
-            for side, dtype in zip(("source", "target"), dtypes, strict=True)
-        )
+        self.counts, dtypes, features = folder.json(f"{split}.json", _parse)
+        kept, (of_source, of_target) = self.counts.kept, dtypes
+        kind = Frames if features else Sequences
+        self.source = kind(folder, f"{split}.source", of_source, kept, features)
+        self.target = Sequences(folder, f"{split}.target", of_target, kept)
 
     def __len__(self) -> int:
         return len(self.source)
 
 
-def _parse(record: dict[str, Any]) -> tuple[Counts, list[str]]:
-    """Return the counts, and the types of the source and the target ids."""
+def _parse(record: dict[str, Any]) -> tuple[Counts, list[str], int]:
+    """Return the counts, the types of both sides, and the features of vectors or 0."""
     counts = Counts(**record["counts"])
     dtypes = [record["source"], record["target"]]
     if not isinstance(counts.kept, int) or counts.kept < 1:
         raise ValueError(f"{counts.kept} pairs")
-    if not set(dtypes) <= _DTYPES:
+    features = record.get("features", 0)
+    if not isinstance(features, int) or features < 0:
+        raise ValueError(f"{features} features")
+    if not set(dtypes) - ({_FLOAT} if features else set()) <= _DTYPES:
         raise ValueError(f"ids of {' and '.join(dtypes)}")
-    return counts, dtypes
+    return counts, dtypes, features
 
 
 def write_corpus(
@@ -225,10 +247,11 @@ def write_corpus(
     folder = pathlib.Path(folder)
     counts = Counts()
     with (
-        _Writer(folder / f"{split}.source", vocabulary.source) as source,
+        _writer(folder / f"{split}.source", vocabulary.source) as source,
         _Writer(folder / f"{split}.target", vocabulary.target) as target,
     ):
-        for number, chunk in enumerate(_chunks(pairs), 1):
+        size = _CHUNK_OF_ARRAYS if source.also else _CHUNK
+        for number, chunk in enumerate(_chunks(pairs, size), 1):
             sides = zip(*chunk, strict=True)
             encoded = source.encode(next(sides)), target.encode(next(sides))
             counts += _write_chunk(source, target, encoded, max_length)
@@ -248,14 +271,17 @@ def write_corpus(
         "counts": dataclasses.asdict(counts),
         "source": source.dtype.name,
         "target": target.dtype.name,
+        **source.also,
     }
     sealed.write_json(folder / f"{split}.json", record)
     return counts
 
 
-def _chunks(pairs: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
+def _chunks(
+    pairs: Iterable[tuple[str, str]], size: int
+) -> Iterator[list[tuple[str, str]]]:
     rest = iter(pairs)
-    while chunk := list(itertools.islice(rest, _CHUNK)):
+    while chunk := list(itertools.islice(rest, size)):
         yield chunk
 
 
@@ -269,17 +295,30 @@ def _write_chunk(
         source.write(encoded[0])
         target.write(encoded[1])
         return Counts(kept=len(encoded[0]))
-    full = [(s, t) for s, t in zip(*encoded, strict=True) if s and t]
-    kept = [(s, t) for s, t in full if max(len(s), len(t)) < max_length]
+    full = [(s, t) for s, t in zip(*encoded, strict=True) if len(s) and len(t)]
+    kept = [
+        (s, t)
+        for s, t in full
+        if len(s) + source.end <= max_length and len(t) < max_length
+    ]
     source.write([s for s, _ in kept])
     target.write([t for _, t in kept])
     return Counts(len(kept), len(encoded[0]) - len(full), len(full) - len(kept))
 
 
+def _writer(stem: pathlib.Path, tokenizer: Tokenizer) -> _Writer:
+    """Return what writes the source of a corpus."""
+    kind = _FrameWriter if isinstance(tokenizer, Vectors) else _Writer
+    return kind(stem, tokenizer)
+
+
 class _Writer:
     """Appends to the two files of ``Sequences``."""
 
+    end = 1  # what the length of each has beside it
+
     def __init__(self, stem: pathlib.Path, tokenizer: Tokenizer):
+        self.also: dict[str, int] = {}  # of the record
         self.encode = tokenizer.encode_many
         self.dtype = np.dtype(np.uint16 if tokenizer.size <= 1 << 16 else np.uint32)
         self._ids = open(f"{stem}.ids", "wb")
@@ -292,7 +331,10 @@ class _Writer:
         np.fromiter(itertools.chain.from_iterable(with_eos), self.dtype).tofile(
             self._ids
         )
-        lengths = np.fromiter(map(len, with_eos), np.int64, len(with_eos))
+        self._write_offsets(with_eos)
+
+    def _write_offsets(self, sequences: Sequence[Sequence[Any]]) -> None:
+        lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
         offsets = self._end + np.cumsum(lengths)
         offsets.tofile(self._offsets)
         self._end = offsets[-1:] if len(offsets) else self._end
@@ -303,3 +345,18 @@ class _Writer:
     def __exit__(self, *error: object) -> None:
         self._ids.close()
         self._offsets.close()
+
+
+class _FrameWriter(_Writer):
+    """Appends to the two files of ``Frames``."""
+
+    end = 0
+
+    def __init__(self, stem: pathlib.Path, tokenizer: Tokenizer):
+        super().__init__(stem, tokenizer)
+        self.dtype, self.also = np.dtype(_FLOAT), {"features": tokenizer.size}
+
+    def write(self, sequences: list[Any]) -> None:
+        for array in sequences:
+            array.astype(self.dtype).tofile(self._ids)
+        self._write_offsets(sequences)

@@ -46,6 +46,8 @@ def outgoing(translator: Translator, positions: int) -> Outgoing:
       UserError: for what no other system has.
     """
     c = config.transformer(translator.settings.model)
+    if translator.settings.data.vectors:
+        cannot("data.source", "text", "vectors")
     for key, held in (
         ("window", (0,)),
         ("score", ("scaled_dot", "dot")),

@@ -62,7 +62,10 @@ class Model(Protocol):
         """Return variables of ``start`` and ``step``, as a search reads them."""
 
     def encode(self, source: jax.Array, key: Any = None) -> Any:
-        """Read a source (B, S); first of the result are its states (B, S, .)."""
+        """Read a source (B, S); first of the result are its states (B, S, .).
+
+        Of vectors it is (B, S, 1 + F), see ``ids.marks``: ``source_size`` is F.
+        """
 
     def features(
         self, source: jax.Array, inputs: jax.Array, key: Any = None

@@ -21,7 +21,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 
 from transformer import config
-from transformer.ids import PAD
+from transformer.ids import PAD, marks
 from transformer.models import stacks
 from transformer.models.caches import Ancestors
 from transformer.models.modules import Base, LayerNorm, Linear
@@ -181,11 +181,12 @@ class ByteNet(Base):
         the two its embeddings are zeros. Beyond the grid there are zeros.
         """
         ratio = self.config.grid
-        real = source != PAD
+        real = marks(source) != PAD
         count = grid_columns(source.shape[1], ratio)
         lengths = grid_columns(real.sum(1, keepdims=True), ratio)
         live = (jnp.arange(count) < lengths).astype(jnp.float32)[..., None]
-        x = layers.embed(source, self.source_table) * real[..., None]
+        x = layers.embed_source(source, self.source_table, self.operands)
+        x = x * real[..., None]
         x = dropout.dropout(x, self.config.dropout, dropout.fold_in(key, 0))
         x = self.run_stack("encoder", _set_of, _resized(x, count), (live,), key)
         return x * live, live

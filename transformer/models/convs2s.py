@@ -19,7 +19,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from transformer import config
 from transformer.config import Convolution
-from transformer.ids import PAD
+from transformer.ids import PAD, marks
 from transformer.models import stacks
 from transformer.models.modules import Base, transposed
 from transformer.nn import convolution, dropout, layers, matmul, positions, scores
@@ -256,8 +256,9 @@ class ConvS2S(Base):
     def encode(self, source: jax.Array, key: dropout.Key | None = None) -> Memory:
         """Read source ids (B, S)."""
         c = self.config
-        real = (source != PAD).astype(jnp.float32)
-        embedded = self.source_table[source] + positions.learned_positions(
+        real = (marks(source) != PAD).astype(jnp.float32)
+        looked_up = layers.source_rows(source, self.source_table, self.operands)
+        embedded = looked_up + positions.learned_positions(
             self.source_positions, jnp.arange(source.shape[1])
         )
         embedded = dropout.dropout(embedded, c.dropout, dropout.fold_in(key, 0))

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer import config
+from transformer.ids import marks
 from transformer.models import distances, stacks
 from transformer.models.caches import (
     Ancestors,
@@ -207,12 +208,12 @@ class Transformer(Base):
         return self.decode(target, memory, dropout.fold_in(key, 1))
 
     def encode(self, source: jax.Array, key: dropout.Key | None = None) -> Memory:
-        """Run the encoder over source ids (B, S)."""
-        x = layers.embed(source, self.source_table)
+        """Run the encoder over source ids (B, S), or vectors (B, S, 1 + F)."""
+        x = layers.embed_source(source, self.source_table, self.operands)
         if self.config.target_space:
             x = x + self.target_space[0]
         x = self._place(x, self._positions(source.shape[1], "source"), key)
-        mask = attention.Mask(source, window=self.config.window)
+        mask = attention.Mask(marks(source), window=self.config.window)
         vectors = None
         if self.config.positions == "disentangled":
             vectors = distances.vectors(
@@ -221,7 +222,7 @@ class Transformer(Base):
         x = self.run_stack("encoder", _layer_of, x, (mask, vectors), key)
         if self.config.norm == "pre":
             x = self.encoder_norm(x)
-        return Memory(x, attention.Mask(source))
+        return Memory(x, attention.Mask(marks(source)))
 
     def decode(
         self,
@@ -282,7 +283,7 @@ class Transformer(Base):
                 one_block(*layer.cross_attention.keys_values(memory.states))
                 for layer in self.decoder
             ),
-            memory_mask=attention.padding_mask(source),
+            memory_mask=attention.padding_mask(marks(source)),
         )
 
     def step(

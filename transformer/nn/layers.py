@@ -121,3 +121,29 @@ def embed(ids: jax.Array, table: jax.Array) -> jax.Array:
       (..., D).
     """
     return table[ids] * table.shape[-1] ** 0.5
+
+
+def source_rows(source: jax.Array, table: jax.Array, dtype: str) -> jax.Array:
+    """Look a source's ids up, ``E[ids]``, or map its vectors linearly, ``x E``.
+
+    Section 3.4 has a row of E for each id. Of vectors each feature has one, and a frame
+    is the sum of these rows, weighted by the features: of a one-hot vector it is the
+    embedding of that id. Where the squares of a frame's features add up to about 1, as
+    those of a one-hot vector do, it is as large beside the positions as an embedding.
+
+    Args:
+      source: ids (B, S); or vectors (B, S, 1 + F), see ``ids.marks``.
+      table: E (V, D); or (F, D).
+      dtype: of the operands of the product.
+
+    Returns:
+      (B, S, D), without the factor ``sqrt(d_model)`` that ``embed`` has.
+    """
+    if source.ndim == 2:
+        return table[source]
+    return product(source[..., 1:], table, dtype)
+
+
+def embed_source(source: jax.Array, table: jax.Array, dtype: str) -> jax.Array:
+    """Return ``source_rows`` times ``sqrt(d_model)``, as ``embed`` has it."""
+    return source_rows(source, table, dtype) * table.shape[-1] ** 0.5

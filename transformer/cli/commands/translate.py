@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from transformer.cli.flags import (
 )
 from transformer.cli.start import started
 from transformer.config import UserError
+from transformer.run.folder import read_settings
 from transformer.search import OF_SAMPLING
 
 _LINES = (
@@ -44,7 +47,7 @@ def run(values: flags.FlagValues) -> int:
         )
     demanded = _demanded(values)
     with (
-        reading(values.input) as source,
+        _reading(values) as source,
         started(values.device, values),
         writing(_path(values.output)) as output,
     ):
@@ -70,7 +73,8 @@ def _demanded(values: Any) -> dict[str, Any]:
     if values.prefix is not None:
         found["prefixes"] = _lines_of(values.prefix)
         if values.input is not None:
-            lines, there = len(_lines_of(values.input)), len(found["prefixes"])
+            with _reading(values) as sources:
+                lines, there = sum(1 for _ in sources), len(found["prefixes"])
             if lines != there:
                 raise UserError(
                     f"--prefix: expected as many lines as {values.input} has, got "
@@ -85,6 +89,21 @@ def _demanded(values: Any) -> dict[str, Any]:
             )
         found["forbid"] = words
     return found
+
+
+@contextlib.contextmanager
+def _reading(values: Any) -> Iterator[Iterator[str]]:
+    """Open what is translated: lines, or the paths of a folder's arrays, or of one."""
+    path = values.input
+    if path is not None and (path.endswith(".npy") or os.path.isdir(path)):
+        from transformer.data.vectors import in_folder
+
+        if read_settings(_workdirs(values)[0]).data.vectors:
+            arrays = in_folder(Path(path)) if os.path.isdir(path) else [path]
+            yield map(str, arrays)
+            return
+    with reading(path) as lines:
+        yield lines
 
 
 def _lines_of(path: str) -> list[str]:
@@ -104,6 +123,10 @@ COMMAND = Command(
     ("workdir",),
     ("input", "output", "device", "prefix", "forbid") + _LINES + SEARCH + HOSTS,
     {
+        "input": file_flag(
+            "file, one sentence per line (default: standard input); of vectors a .npy "
+            "file, a folder of them, or a file of their paths"
+        ),
         "prefix": file_flag(
             "file of how the translations begin, a line for each line of the input, "
             "empty where anyhow"

@@ -12,6 +12,7 @@ from transformer.data.sources.source import SPLITS, Checksums, Pair, Source, Spl
 from transformer.data.sources.text import Text
 from transformer.data.sources.tfds import TensorFlowDatasets
 from transformer.data.sources.trees import Trees
+from transformer.data.sources.vectors import Vectors
 
 __all__ = ["SOURCES", "SPLITS", "Checksums", "Pair", "Source", "Split", "open_source"]
 
@@ -21,6 +22,7 @@ SOURCES: dict[str, Callable[[config.Data], Source]] = {
     "text": Text,
     "tfds": TensorFlowDatasets,
     "trees": Trees,
+    "vectors": Vectors,
 }
 
 

@@ -34,7 +34,7 @@ class Numbers:
     def __post_init__(self) -> None:
         for language in (self.data.source_language, self.data.target_language):
             try:
-                _words(0, language)
+                words(0, language)
             except NotImplementedError:
                 raise UserError(
                     "data: expected languages that num2words can write, got "
@@ -62,7 +62,7 @@ class Numbers:
     def pairs(self, split: Split) -> Iterator[Pair]:
         languages = self.data.source_language, self.data.target_language
         for number in self.numbers(split):
-            yield _words(number, languages[0]), _words(number, languages[1])
+            yield words(number, languages[0]), words(number, languages[1])
 
     def checksums(self, split: Split) -> Checksums:
         digest, lines = hashlib.sha256(), 0
@@ -154,7 +154,8 @@ def _numbers(walks: Iterable[_Walk]) -> Iterator[int]:
 
 
 @functools.lru_cache(maxsize=1 << 17)  # the tokenizer and the corpus both read them
-def _words(number: int, language: str) -> str:
+def words(number: int, language: str) -> str:
+    """Return a number in words, "four hundred and twenty-one"."""
     import num2words
 
     return num2words.num2words(number, lang=language)

@@ -20,6 +20,7 @@ from transformer.data.tokenizers.sentence_piece import SentencePiece
 from transformer.data.tokenizers.tokenizer import Pairs, Tokenizer
 from transformer.data.tokenizers.trees import InOrder, Tagged, TopDown
 from transformer.data.tokenizers.utf8 import Bytes
+from transformer.data.tokenizers.vectors import Vectors
 from transformer.data.tokenizers.whitespace import Whitespace
 from transformer.files import sealed
 
@@ -30,6 +31,7 @@ __all__ = [
     "Pairs",
     "SentencePiece",
     "Tokenizer",
+    "Vectors",
     "Vocabulary",
     "Whitespace",
     "build_vocabulary",
@@ -46,6 +48,7 @@ TOKENIZERS: dict[str, type[Tokenizer]] = {
     "tagged": Tagged,
     "in_order": InOrder,
     "marian": Marian,
+    "vectors": Vectors,  # of the source alone, where ``data.source`` is of that name
 }
 
 
@@ -62,7 +65,7 @@ class Vocabulary:
         return self.source is self.target
 
     def source_ids(self, lines: Sequence[str]) -> list[list[int]]:
-        """Return the ids of source lines."""
+        """Return the ids of source lines, or the arrays that they name."""
         return self.source.encode_many([self.target.reads(line) for line in lines])
 
     @property
@@ -90,7 +93,11 @@ class Vocabulary:
 
 
 def build_vocabulary(
-    tokenizer: config.Tokenizer, pairs: Callable[[], Pairs], folder: pathlib.Path
+    tokenizer: config.Tokenizer,
+    pairs: Callable[[], Pairs],
+    folder: pathlib.Path,
+    *,
+    vectors: bool = False,
 ) -> Vocabulary:
     """Train or read the tokenizers and save them.
 
@@ -98,6 +105,7 @@ def build_vocabulary(
       tokenizer: what to build.
       pairs: starts a new pass over the training pairs.
       folder: where the vocabulary is saved.
+      vectors: whether the sources are the paths of arrays.
 
     Returns:
       The vocabulary.
@@ -126,7 +134,8 @@ def build_vocabulary(
         source = build(tokenizer.kind, tokenizer.source_model, 0, 1)
         vocabulary = Vocabulary(source, source)
     else:
-        source = build(tokenizer.kind, tokenizer.source_model, 0)
+        of_source = "vectors" if vectors else tokenizer.kind
+        source = build(of_source, tokenizer.source_model, 0)
         kind = tokenizer.target_kind
         target = build(
             tokenizer.kind if kind == "same" else kind, tokenizer.target_model, 1

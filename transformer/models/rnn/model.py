@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from transformer import config
-from transformer.ids import BOS, PAD
+from transformer.ids import BOS, PAD, marks
 from transformer.models.modules import Base
 from transformer.models.rnn.decoders import (
     ConditionalGru,
@@ -19,7 +19,7 @@ from transformer.models.rnn.decoders import (
 from transformer.models.rnn.gnmt import RESIDUAL, Gnmt
 from transformer.models.rnn.layers import Layer
 from transformer.models.rnn.luong import Luong
-from transformer.nn import dropout, matmul, recurrent
+from transformer.nn import dropout, layers, matmul, recurrent
 from transformer.parallel import Rules
 
 PARTITION: Rules = {
@@ -86,9 +86,10 @@ class Rnn(Base):
     ) -> tuple[jax.Array, jax.Array, Any]:
         """Read source ids (B, S) to annotations (B, S, W), real (B, S), last states."""
         c = self.config
-        real = (source != PAD).astype(jnp.float32)
+        real = (marks(source) != PAD).astype(jnp.float32)
+        embedded = layers.source_rows(source, self.source_table, self.operands)
         residual = MEMBERS[c.member].residual or c.layers
-        x, last = self.source_table[source], []
+        x, last = embedded, []
         if c.reverse_source:
             x = _reversed(x, real)
         for i, layer in enumerate(self.encoder):

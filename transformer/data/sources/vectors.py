@@ -1,0 +1,74 @@
+"""Arrays of numbers, as of speech or images, and a line of text for each."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import pathlib
+from collections.abc import Iterator
+
+from transformer import config
+from transformer.config import UserError
+from transformer.data.sources.source import Checksums, Pair, Split, sha256
+from transformer.data.sources.text import existing, read_lines
+from transformer.data.vectors import in_folder
+
+
+@dataclasses.dataclass(frozen=True)
+class Vectors:
+    """Folders of .npy arrays, frames x features, each with a text file beside it.
+
+    ``data.train = "train"`` reads every ``train/*.npy`` of ``data.dir``, in the order
+    of their names, and ``train.txt``, whose line n is the target of the n-th array;
+    ``+`` joins several. A pair is the path of the array and that line.
+
+    All arrays have as many features, and any number of frames; scale them so that the
+    squares of a frame's features add up to about 1, see ``layers.source_rows``.
+    """
+
+    data: config.Data
+
+    def folders(self, split: Split) -> list[tuple[pathlib.Path, pathlib.Path]]:
+        """Return the folders of a split, each with the file of its targets."""
+        value: str = getattr(self.data, split)
+        if not all(value.split("+")):
+            raise UserError(
+                f"data.{split}: expected names of folders joined by '+', got "
+                f"{value!r}; name the folders of the {split} split"
+            )
+        stems = [pathlib.Path(self.data.dir) / part for part in value.split("+")]
+        return [
+            (stem, existing(split, stem.with_name(f"{stem.name}.txt")))
+            for stem in stems
+        ]
+
+    def pairs(self, split: Split) -> Iterator[Pair]:
+        every = itertools.chain.from_iterable(
+            _pairs(*both) for both in self.folders(split)
+        )
+        limit = self.data.train_pairs if split == "train" else 0
+        return itertools.islice(every, limit or None)
+
+    def checksums(self, split: Split) -> Checksums:
+        sums: Checksums = {}
+        for folder, text in self.folders(split):
+            digest, count = hashlib.sha256(), 0
+            for path, _ in _pairs(folder, text):
+                name = pathlib.Path(path).name
+                digest.update(f"{name}\n{sha256(pathlib.Path(path))}\n".encode())
+                count += 1
+            sums[str(folder)] = {"lines": count, "sha256": digest.hexdigest()}
+            sums[str(text)] = {"lines": count, "sha256": sha256(text)}
+        return sums
+
+
+def _pairs(folder: pathlib.Path, text: pathlib.Path) -> Iterator[Pair]:
+    """Stream the pairs of a folder, which has to have as many arrays as lines."""
+    arrays, lines = in_folder(folder), sum(1 for _ in read_lines(text))
+    if len(arrays) != lines:
+        raise UserError(
+            f"expected as many lines in {text} as there are arrays in {folder}, got "
+            f"{lines:,} and {len(arrays):,}; give each array one line"
+        )
+    return zip(map(str, arrays), read_lines(text), strict=True)
