@@ -196,7 +196,7 @@ def keeps(calls):
 
 
 def test_train_is_given_the_resolved_config(monkeypatch, tmp_path, capsys, started):
-    calls = []
+    calls: list = []
     programme(monkeypatch, "train", train=keeps(calls))
     workdir = tmp_path / "runs" / "one"
     overrides = ["--config.model.heads=4", "--config.decode.alpha", "1"]
@@ -213,7 +213,7 @@ def test_train_is_given_the_resolved_config(monkeypatch, tmp_path, capsys, start
 
 
 def test_one_call_leaves_nothing_for_the_next(monkeypatch, tmp_path):
-    calls = []
+    calls: list = []
     programme(monkeypatch, "train", train=keeps(calls))
     call = ["train", BASE, f"--workdir={tmp_path}"]
     assert cli.main([*call, "--config.seed=7"]) == cli.main(call) == 0
@@ -229,7 +229,7 @@ def test_a_config_file_may_import_the_one_beside_it(monkeypatch, tmp_path):
         "  config.name = 'child'\n"
         "  return config\n"
     )
-    calls = []
+    calls: list = []
     programme(monkeypatch, "train", train=keeps(calls))
     path = list(sys.path)
     call = [f"--config={tmp_path / 'child.py'}", f"--workdir={tmp_path}"]
