@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
@@ -109,7 +109,7 @@ def show(
 
 
 def _translated(
-    settings: Config, prepared: Prepared, model: Model, params: Any, lines: list[str]
+    settings: Config, prepared: Prepared, model: Model, params: Any, lines: Sequence[Any]
 ) -> list[str]:
     if stacks.is_stacked(model.stacks, params):
         params = stacks.unstack(model.stacks, params)
