@@ -87,6 +87,8 @@ def _required(name: str, but: str = "") -> list[str]:
         "rows": "base",
         "what": "schedule",
         "output": "{own}/out.png",
+        "from": "{own}/folder",
+        "to": "ctranslate2",
     }
     wanted = [flag for flag in COMMANDS[name].required if flag != but]
     return [f"--{flag}={values[flag]}" for flag in wanted]
