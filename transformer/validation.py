@@ -109,7 +109,11 @@ def show(
 
 
 def _translated(
-    settings: Config, prepared: Prepared, model: Model, params: Any, lines: Sequence[Any]
+    settings: Config,
+    prepared: Prepared,
+    model: Model,
+    params: Any,
+    lines: Sequence[Any],
 ) -> list[str]:
     if stacks.is_stacked(model.stacks, params):
         params = stacks.unstack(model.stacks, params)
