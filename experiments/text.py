@@ -9,8 +9,10 @@ an accelerator.
         --workdir=runs/mine
 
 ``:quick`` is sized for a laptop: a small model and few steps, with three validation
-sentences shown as they are translated at each validation. ``:quick,pairs=5000`` is for
-another number of pairs than some 30,000: fewer pieces, and fewer steps.
+sentences shown as they are translated at each validation. With the 29,000 captions of
+Multi30k it took 12 minutes on two cores and reached 34 BLEU (docs/own_text.md).
+``:quick,pairs=5000`` is for another number of pairs than some 30,000: fewer pieces, and
+fewer steps.
 
     transformer train --config=experiments/text.py:quick --config.data.dir=my_text \\
         --workdir=runs/quick
@@ -82,3 +84,7 @@ def _quick(config: ConfigDict, pairs: int) -> None:
     config.train.evaluate_every = config.train.steps // 8
     config.train.checkpoint_every = config.train.steps // 16
     config.train.show = 3
+    # A model that has seen little finds no sentence likely: by the paper's penalty it
+    # would rather write nothing.
+    config.decode.length_penalty = "power"
+    config.decode.alpha = 1.0

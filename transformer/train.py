@@ -20,7 +20,7 @@ from transformer.config import Config
 from transformer.data import batches
 from transformer.evaluate import evaluate_held
 from transformer.nn import optimizer
-from transformer.parallel import hosts, memory, sizes
+from transformer.parallel import ahead, hosts, memory, sizes
 from transformer.prepare import Prepared, prepare
 from transformer.programs import CompiledStep, compile_step
 from transformer.run import folder
@@ -28,7 +28,7 @@ from transformer.run.checkpoints import Checkpoints
 from transformer.run.course import Course
 from transformer.run.history import Claim
 from transformer.run.keeper import Keeper
-from transformer.run.meter import Meter
+from transformer.run.meter import Meter, Pace
 from transformer.run.records import NoRecords, Records, announce
 from transformer.run.stop import Signals, handled
 from transformer.step import State
@@ -285,6 +285,8 @@ class _Loop:
         stopped = False
         rows = functools.partial(parallel.local_rows, run.mesh)
         due = _Due(run.settings, run.mesh, done)
+        begun: list[ahead.Future] = []
+        pace = Pace(total, lambda: all(x.done() for x in begun), self._records.log_line)
         for step, parts in feed(run.plan, done, total, rows):
             if why := self._course.over(run.settings):
                 run.log(f"ended at step {done:,}: {why}")
@@ -298,8 +300,10 @@ class _Loop:
             meter.add(done, metrics)
             if step == first:  # at once, not after the next shape's compilation
                 meter.read()
-                train_step.begin(run.shapes(first, total))
-            self._validate_and_save(state, done, due)
+                begun += train_step.begin(run.shapes(first, total))
+            pace.stepped(done)
+            if self._validate_and_save(state, done, due):
+                pace.restart()
             if stopped := self._stopped():
                 break
         if stopped or self._stopped():
@@ -317,11 +321,12 @@ class _Loop:
         factor = np.float32(self._course.factor)
         return state._replace(factor=jax.device_put(factor, state.factor.sharding))
 
-    def _validate_and_save(self, state: State, done: int, due: _Due) -> None:
+    def _validate_and_save(self, state: State, done: int, due: _Due) -> bool:
+        """Do what is due after a step, if anything; tell whether there was."""
         run = self._run
         validate, save = due(done)
         if not (validate or save):
-            return
+            return False
         self.meter.read()
         found = validation.measure(
             run.settings,
@@ -342,6 +347,7 @@ class _Loop:
             self._save(state, done, found.value)
             due.saved(done)
         self.meter.restart()
+        return True
 
     def _save(self, state: State, done: int, value: float | None, **how: bool) -> None:
         claim = self._records.claim()

@@ -42,7 +42,8 @@ FILES += ["parsing:wsj", "parsing:wsj_semi", "parsing:as_run"]
 FILES += ["g2p", "g2p:dut", "digits", "digits:window"]
 FILES += [f"table2:{row}" for row in rows_of("table2")]
 ROWS = rows_of("table3")
-REPLICAS = ["", ",data=numbers", ",data=multi30k", ",data=my_text,scale=0.25"]
+REPLICAS = ["", *(f",data={x}" for x in ("numbers", "eng_us", "dut", "multi30k"))]
+REPLICAS += [",data=my_text,scale=0.25"]
 EXPERIMENTS_AND_ROWS = FILES + [f"table3:{row}{on}" for on in REPLICAS for row in ROWS]
 
 # Section by section: what the text of the paper fixes, or recipe.md's "as written".

@@ -33,6 +33,7 @@ def test_table_3_is_as_printed():
     assert ours == printed["rows"]
     own = {"score": "scaled_dot", "window": 0, "attention_bias": True, "norm": "post"}
     own |= {"attention_dropout": 0.0, "relu_dropout": 0.0, "clip": -1}
+    own |= {"smoothing_over": "all", "step_offset": 0, "target_space": False}
     assert rows.BASE == printed["base"] | own
 
 

@@ -14,13 +14,13 @@ import pytest
 
 from support.paths import PROGRAMS, TESTS
 
-_PYTHON = os.environ.get("PEERS_PYTHON", sys.executable)
+PYTHON = os.environ.get("PEERS_PYTHON", sys.executable)
 
 
 def has_peer(name: str) -> bool:
     """Say whether the Python of the peers has a package."""
     look = f"import importlib.util as u; print(u.find_spec('{name}') is not None)"
-    found = subprocess.run([_PYTHON, "-c", look], capture_output=True, text=True)
+    found = subprocess.run([PYTHON, "-c", look], capture_output=True, text=True)
     return found.stdout.strip() == "True"
 
 
@@ -45,7 +45,7 @@ def values(values_of: str, program: str = "torch_values") -> dict[str, np.ndarra
 def run_peer(program: str, *arguments: str) -> None:
     """Run a file of programs/ by the Python of the peers."""
     subprocess.run(
-        [_PYTHON, str(PROGRAMS / f"{program}.py"), *arguments],
+        [PYTHON, str(PROGRAMS / f"{program}.py"), *arguments],
         env=os.environ | {"PYTHONPATH": str(TESTS)},
         check=True,
     )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -13,6 +14,7 @@ from transformer.config import Config, UserError
 from transformer.run.records import Records
 
 LARGEST = 700  # nats per token; the exponential of more is no number
+_TIMED = 20  # steps that say how fast the others will be
 
 
 class Meter:
@@ -79,6 +81,53 @@ class Meter:
                 f"step {step}: expected finite gradients, got {limit} steps in a row "
                 "that were not"
             )
+
+
+class Pace:
+    """Says once, soon after the start, how long the steps of a run will take.
+
+    Steps are timed while nothing else is done: no compilation, no validation.
+
+    Args:
+      total: steps of the run.
+      compiled: whether all programs of the run are there.
+      log: takes the line.
+      clock: returns seconds.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        compiled: Callable[[], bool],
+        log: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._total, self._compiled = total, compiled
+        self._log, self._clock = log, clock
+        self._said = False
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget the steps that were timed: the next one has to wait."""
+        self._since: tuple[int, float] | None = None
+
+    def stepped(self, step: int) -> None:
+        """Take note of a step, the first or one after that of the last call."""
+        if self._said or not self._compiled():
+            return
+        now = self._clock()
+        if self._since is None:
+            self._since = step, now
+            return
+        first, then = self._since
+        if step - first == _TIMED:
+            seconds = round((now - then) / _TIMED * (self._total - step))
+            self._log(
+                f"time: {datetime.timedelta(seconds=seconds)} for the "
+                f"{self._total - step:,} steps left, validations apart, if they go on "
+                f"as steps {first + 1:,} to {step:,}"
+            )
+            self._said = True
 
 
 def perplexity(nll: float) -> float:
