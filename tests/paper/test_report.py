@@ -607,7 +607,8 @@ def test_the_same_runs_make_the_same_report(small, capsys):
 @pytest.mark.parametrize(
     "arguments, expected",
     [
-        ([], "report: expected --workdir, --systems, --parsing or --static;"),
+        ([], "report: expected --workdir, --results, --systems, --parsing or"),
+        (["--results=x", "--save=y"], "--save: expected with --workdir only"),
         (["--workdir=none"], "none: expected a finished run, found no such folder"),
         (["--workdir=x", "--format=pdf"], "one of markdown, html, csv"),
         (["--workdir=x", "--timed"], "--timed: expected with --static only"),

@@ -288,6 +288,10 @@ FLAGS = {
     "format": choice_flag(
         "html holds plots too", ["markdown", "html", "csv"], "markdown"
     ),
+    "results": text_flag(
+        "folders of small files that --save wrote, a comma between two"
+    ),
+    "save": text_flag("folder for the results of the runs as small files"),
     "systems": text_flag(
         "runs on the same data, or folders of such, separated by commas: the "
         "second half of Table 2, measured here"

@@ -132,72 +132,48 @@ def corpus_bleu(
     )
 
 
-class Resampler:
-    """BLEU on bootstrap resamples of a test set, the same ones for every system.
-
-    The paired bootstrap (Koehn 2004), as in ``sacrebleu.significance``, which compares
-    one run with one. Here a run's scores come out as numbers, so that systems of
-    several runs can be compared, resample by resample, by their means.
+def line_counts(
+    hypotheses: Sequence[str], references: Sequence[str], variant: str, language: str
+) -> np.ndarray:
+    """Count in each line what BLEU of any lines is computed from.
 
     Args:
-      references: one text per line.
+      hypotheses: one text per line.
+      references: one text per hypothesis.
       variant: one of ``VARIANTS``.
       language: as for ``corpus_bleu``.
-      resamples: their number; each has as many lines as there are, drawn with
-        replacement.
-      seed: of the resamples.
+
+    Returns:
+      (lines, 2 n + 2): matching n-grams of each order, all n-grams of each order, the
+      lengths of the hypothesis and of the reference.
     """
+    import numpy as np
 
-    def __init__(
-        self,
-        references: Sequence[str],
-        variant: str,
-        language: str,
-        resamples: int = 1000,
-        seed: int = 0,
-    ) -> None:
-        import numpy as np
+    check_counts(hypotheses, references)
+    prepare, _ = preparation(variant, language)
+    prepared = [prepare(line) for line in references]
+    metric = metric_of(variant, order_of(variant, [prepared]))
+    found = []
+    for line, reference in zip(map(prepare, hypotheses), prepared, strict=True):
+        one = metric.corpus_score([line], [[reference]])
+        found.append([*one.counts, *one.totals, one.sys_len, one.ref_len])
+    return np.array(found)
 
-        self._prepare, _ = preparation(variant, language)
-        self._references = [self._prepare(line) for line in references]
-        self._metric = metric_of(variant, order_of(variant, [self._references]))
-        lines = len(references)
-        chances = np.full(lines, 1 / lines)
-        generator = np.random.default_rng(seed)
-        drawn = generator.multinomial(lines, chances, resamples)
-        self._times = drawn.astype(float)
 
-    def scores(self, hypotheses: Sequence[str]) -> np.ndarray:
-        """Return BLEU on each of the resamples.
+def of_counts(counts: np.ndarray, variant: str) -> float:
+    """Return BLEU of ``line_counts`` that were summed over lines, 0 to 100."""
+    from sacrebleu.metrics.bleu import BLEU
 
-        Args:
-          hypotheses: one text per reference.
-
-        Returns:
-          (resamples,), each 0 to 100.
-        """
-        import numpy as np
-
-        check_counts(hypotheses, self._references)
-        lines = zip(map(self._prepare, hypotheses), self._references, strict=True)
-        counts = [self._counts(line, reference) for line, reference in lines]
-        return np.array([self._score(row) for row in self._times @ np.array(counts)])
-
-    def _counts(self, line: str, reference: str) -> list[int]:
-        one = self._metric.corpus_score([line], [[reference]])
-        return [*one.counts, *one.totals, one.sys_len, one.ref_len]
-
-    def _score(self, counts: np.ndarray) -> float:
-        *grams, length, reference_length = counts.astype(int).tolist()
-        n = self._metric.max_ngram_order
-        return self._metric.compute_bleu(
-            grams[:n],
-            grams[n:],
-            length,
-            reference_length,
-            smooth_method=self._metric.smooth_method,
-            max_ngram_order=n,
-        ).score
+    *grams, length, reference_length = counts.tolist()
+    n = len(grams) // 2
+    return BLEU.compute_bleu(
+        grams[:n],
+        grams[n:],
+        length,
+        reference_length,
+        smooth_method=_MEASURES[variant][2],
+        max_ngram_order=n,
+    ).score
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:

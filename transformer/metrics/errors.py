@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from transformer.config import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 VARIANTS = ("wer", "per")
 
@@ -68,6 +72,42 @@ def score_all(
             f"edits of symbols|symbols:{symbols}|{lines}",
         ),
     }
+
+
+def line_counts(
+    hypotheses: Sequence[str], references: Sequence[str], variant: str, language: str
+) -> np.ndarray:
+    """Count in each line what an error rate of any lines is computed from.
+
+    Args:
+      hypotheses: symbols that white space parts, one output per line.
+      references: likewise, one per hypothesis.
+      variant: one of ``VARIANTS``.
+      language: is not read.
+
+    Returns:
+      (lines, 2): wrong lines and lines, or edits and symbols of the reference.
+    """
+    import numpy as np
+
+    pairs = [
+        (hypothesis.split(), reference.split())
+        for hypothesis, reference in zip(hypotheses, references, strict=True)
+    ]
+    if variant == "wer":
+        return np.array([[ours != theirs, 1] for ours, theirs in pairs], int)
+    return np.array([[edit_distance(a, b), len(b)] for a, b in pairs], int)
+
+
+def of_counts(counts: np.ndarray, variant: str) -> float:
+    """Return the error rate of ``line_counts`` summed over lines, in percent.
+
+    >>> import numpy as np
+    >>> of_counts(line_counts(["a b", "c"], ["a b", "d e"], "per", "").sum(0), "per")
+    50.0
+    """
+    errors, of = counts.tolist()
+    return 100 * errors / max(of, 1)
 
 
 def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:

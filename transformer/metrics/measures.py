@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from transformer import config
 from transformer.config import UserError
 from transformer.metrics import bleu, chrf_ter, errors, parseval
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Score = bleu.Score | parseval.Score | errors.Score
 # (hypotheses, references, target language) -> the score of each variant
@@ -24,6 +28,13 @@ VARIANTS = {
     "errors": errors.VARIANTS,
 }
 _LOWER_IS_BETTER = ("errors",)
+# Of variants that reports on rows of the paper use.
+NAMES = {"paper": "BLEU", "wer": "WER"}
+# Of each measure that is a function of counts of lines: what counts, and the function.
+_COUNTED = {
+    "bleu": (bleu.line_counts, bleu.of_counts),
+    "errors": (errors.line_counts, errors.of_counts),
+}
 # What "exact" means where it is not the words: (hypotheses, references) -> 0 to 1
 _EXACT: dict[str, Callable[[Sequence[str], Sequence[str]], float]] = {
     "f1": parseval.exact_match
@@ -48,6 +59,19 @@ def measure_of(data: config.Data) -> Measure:
 def badness(data: config.Data, score: float) -> float:
     """Return what is lower for a better score of the measure."""
     return score if data.measure in _LOWER_IS_BETTER else -score
+
+
+def line_counts(
+    data: config.Data, hypotheses: Sequence[str], references: Sequence[str], name: str
+) -> np.ndarray:
+    """Return what a variant of the measure counts in each line, (lines, k)."""
+    count, _ = _COUNTED[data.measure]
+    return count(hypotheses, references, name, data.target_language)
+
+
+def of_counts(data: config.Data, counts: np.ndarray, name: str) -> float:
+    """Return a variant of the measure from counts that are summed over lines, (k,)."""
+    return _COUNTED[data.measure][1](counts, name)
 
 
 def variant_of(data: config.Data, name: str | None = None) -> str:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from transformer import config
 from transformer.config import Config, UserError
+from transformer.metrics import measures
 from transformer.paper.rows import BASE, KEYS, TABLE3, WIDTHS, Measure
 from transformer.run import folder as run_folder
 from transformer.run.history import read_metrics
 from transformer.run.measured import Measured
 
-BLEU = "paper"  # the variant of metrics/bleu.py that is put beside the paper's
+# The variant of a measure that is put beside the paper's BLEU.
+_VARIANTS = {"bleu": "paper", "errors": "wer"}
 
 _NAME = re.compile(
     r"(?P<table>table3)/(?P<row>[^/]+)/(?P<data>[^/]+)/x(?P<scale>[\d.e+-]+)"
@@ -47,7 +52,8 @@ class Run:
       scale: of the widths, 1 = the paper's.
       settings: the resolved configuration.
       record: record.json.
-      results: results.json; empty for a run that is not finished.
+      results: results.json; empty for a run that is not finished. Without sentences
+        and with "kept" in their place where ``kept.save`` wrote it.
       curve: validation perplexity by step.
       step: the last one logged.
     """
@@ -78,21 +84,48 @@ class Run:
         """The scores of that checkpoint."""
         return self.results[self.checkpoint]
 
+    @property
+    def variant(self) -> str:
+        """The variant of the run's measure that is compared with the paper's BLEU."""
+        return _VARIANTS[self.settings.data.measure]
+
+    @property
+    def scored(self) -> Mapping[str, Any]:
+        """Value and signature of that variant."""
+        return self.measured[self.settings.data.measure][self.variant]
+
     def score(self, measure: Measure) -> float:
-        """Return perplexity or BLEU."""
+        """Return perplexity, or what stands where the paper has BLEU."""
         if measure == "perplexity":
             return self.measured["perplexity"]
-        return self.measured["bleu"][BLEU]["value"]
+        return self.scored["value"]
 
     @property
-    def references(self) -> list[str]:
-        """The reference of each sentence."""
-        return [sentence["reference"] for sentence in self.results["sentences"]]
+    def kept(self) -> Mapping[str, Any] | None:
+        """What is kept of sentences and corpus in small files; None in a workdir."""
+        return self.results.get("kept")
 
     @property
-    def translations(self) -> list[str]:
-        """The translation of each sentence by that checkpoint."""
-        return [sentence[self.checkpoint] for sentence in self.results["sentences"]]
+    def references(self) -> str:
+        """The SHA-256 of the references, one a line."""
+        if self.kept is not None:
+            return self.kept["references"]
+        lines = "".join(f"{one['reference']}\n" for one in self.results["sentences"])
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+    @property
+    def line_counts(self) -> np.ndarray:
+        """What the variant counts in each line of that checkpoint, (lines, k)."""
+        if self.kept is not None:
+            columns = [column.split() for column in self.kept["counts"]]
+            return np.array(columns, int).T
+        sentences = self.results["sentences"]
+        return measures.line_counts(
+            self.settings.data,
+            [one[self.checkpoint] for one in sentences],
+            [one["reference"] for one in sentences],
+            self.variant,
+        )
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -311,10 +344,13 @@ def _measure(run: Run) -> dict[str, Any]:
     try:
         found = {key: run.results[key] for key in ("split", *_SEARCH)}
         found["tokens"] = run.measured["tokens"]
-        found["BLEU"] = run.measured["bleu"][BLEU]["signature"]
-        found["lines"] = len(run.references)
+        found[measures.NAMES[run.variant]] = run.scored["signature"]
         averaged = len(run.results["averaged_steps"])
-        _ = run.score("perplexity"), run.score("bleu"), run.translations
+        _ = run.score("perplexity"), run.score("bleu"), run.references
+        if run.kept is None:  # counted later, if at all
+            _ = [one[run.checkpoint] for one in run.results["sentences"]]
+        else:
+            _ = run.kept["counts"]
     except KeyError as error:
         raise UserError(
             f"{run.folder / 'results.json'}: expected the key {error}, which "

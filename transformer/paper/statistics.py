@@ -333,6 +333,29 @@ def together(verdicts: Sequence[Verdict]) -> Verdict:
     return Verdict("confirmed")
 
 
+def holm(p: Sequence[float]) -> list[float]:
+    """Return p-values corrected for their number, in their order.
+
+    With the values sorted, ``p_(i)' = min(1, max over j <= i of (m - j + 1) p_(j))``:
+    the chance that any true null hypothesis is rejected stays below the level.
+
+    Args:
+      p: of m tests; nan, a test that could not be made, counts and stays.
+
+    Source: Holm (1979).
+
+    >>> holm([0.03, 0.01, 0.5])
+    [0.06, 0.03, 0.5]
+    """
+    m, found, least = len(p), list(p), 0.0
+    order = sorted(range(m), key=lambda i: math.inf if math.isnan(p[i]) else p[i])
+    for place, i in enumerate(order):
+        if not math.isnan(p[i]):
+            least = max(least, min(1.0, (m - place) * p[i]))
+            found[i] = least
+    return found
+
+
 def rank_correlation(
     first: Sequence[float], second: Sequence[float]
 ) -> tuple[float, float]:

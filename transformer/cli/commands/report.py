@@ -18,28 +18,35 @@ _TABLE3 = "experiments/table3.py"
 
 def run(values: flags.FlagValues) -> int:
     """Run the command with the values of its flags; return the exit code."""
-    sources = (values.workdir, values.systems, values.parsing)
-    if sources == (None,) * 3 and not values.static:
+    sources = (values.workdir, values.results, values.systems, values.parsing)
+    if sources == (None,) * 4 and not values.static:
         raise UserError(
-            "report: expected --workdir, --systems, --parsing or --static; give one or "
-            "several"
+            "report: expected --workdir, --results, --systems, --parsing or --static; "
+            "give one or several"
         )
-    from transformer.paper import report, runs
+    from transformer.paper import kept, report, runs
     from transformer.pictures.tables import page
 
     title, found, figures = "Attention Is All You Need", [], []
-    if values.workdir is not None:
-        finished, unfinished = runs.find(Path(values.workdir))
-        title = report.title(finished)
-        beside = () if values.parsing is None else {4}
+    folders = [] if values.workdir is None else [values.workdir]
+    folders += [] if values.results is None else values.results.split(",")
+    every = [runs.find(Path(folder)) for folder in folders]
+    if values.save is not None:
+        kept.save(every[0][0], Path(values.save))
+    if every:
+        title = report.title([run for finished, _ in every for run in finished])
+    if values.results is not None:
+        found += report.claims([finished for finished, _ in every])
+    beside = () if values.parsing is None else {4}
+    for finished, unfinished in every:
         found += report.tables(finished, unfinished, beside)
         if values.format == "html":
             figures += report.figures(finished)
     if values.systems is not None:
-        folders = list(map(Path, values.systems.split(",")))
-        first_half = sum(table.title.startswith("Table 2") for table in found)
-        half = report.systems_table(folders, values.variant)
-        found.insert(first_half, half)
+        systems = list(map(Path, values.systems.split(",")))
+        halves = [i for i, one in enumerate(found) if one.title.startswith("Table 2")]
+        half = report.systems_table(systems, values.variant)
+        found.insert(halves[-1] + 1 if halves else 0, half)
     if values.parsing is not None:
         found.append(report.parsing_table(list(map(Path, values.parsing.split(",")))))
     if values.static:
@@ -74,9 +81,10 @@ def _static_rows(values: flags.FlagValues) -> dict[str, Config]:
 COMMAND = Command(
     run,
     (),
-    ("workdir", "systems", "variant", "parsing", "format", "output", "static", "timed")
-    + ("config",),
+    ("workdir", "results", "save", "systems", "variant", "parsing", "format", "output")
+    + ("static", "timed", "config"),
     rules=(
+        only_with("workdir", "save"),
         only_with("systems", "variant"),
         only_with("static", "timed", "config"),
     ),

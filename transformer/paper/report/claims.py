@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from transformer.paper import rows
 from transformer.paper.report.study import (
     DECIMALS,
-    NAMES,
     Study,
     is_faithful,
     p_text,
@@ -25,6 +25,8 @@ from transformer.paper.rows import (
 from transformer.paper.statistics import (
     LEVEL,
     POWER,
+    Verdict,
+    holm,
     judge_printed,
     rank_correlation,
     together,
@@ -36,27 +38,46 @@ from transformer.pictures.tables import Table
 def against_base(study: Study) -> Table:
     """Return the change of each row from base, the paper's and ours, with verdicts."""
     others = [row for row in study.rows if row != "base" and "base" in study.rows]
+    verdicts = {measure: _verdicts(study, others, measure) for measure in MEASURES}
     lines = []
     if is_faithful(study.first) and "base" in study.rows:
         lines.append(_base_itself(study))
     for row in others:
         line = [row]
         for measure in MEASURES:
-            claimed = rows.against_base(row, measure)
             line += [_paper_change(row, measure), *_our_change(study, row, measure)]
-            if claimed is None:
-                line.append("")
-            else:
-                line.append(f"{_expected(row, claimed)}: {study.judge(claimed)}")
+            line.append(verdicts[measure].get(row, ""))
         lines.append(tuple(line))
+    name = study.names["bleu"]
     heads = ["row", "PPL paper", "PPL ours", "PPL p", "PPL verdict", "BLEU paper"]
-    heads += ["BLEU ours", "BLEU p, seeds", "BLEU p, sentences", "BLEU verdict"]
+    heads += [f"{name} ours", f"{name} p, seeds", f"{name} p, sentences"]
+    heads.append(f"{name} verdict")
     return Table(
         f"{study_name(study.first)}: rows against base",
         tuple(heads),
         tuple(lines),
         _against_base_note(study),
     )
+
+
+def _verdicts(study: Study, others: Sequence[str], measure: Measure) -> dict[str, str]:
+    """Return the verdict on each row of which the paper says how it compares."""
+    claimed = {row: rows.against_base(row, measure) for row in others}
+    known = {row: one for row, one in claimed.items() if one is not None}
+    found = {row: study.judge(one) for row, one in known.items()}
+    tested = [row for row, one in known.items() if one.relation == "worse"]
+    over = [
+        welch(study.badness(row, measure), study.badness("base", measure)).p
+        for row in tested
+    ]
+    adjusted = dict(zip(tested, holm(over), strict=True))
+    texts = {}
+    for row, verdict in found.items():
+        texts[row] = f"{_expected(row, known[row])}: {verdict}"
+        decided = verdict.word in ("confirmed", "contradicted")
+        if decided and adjusted.get(row, 0.0) >= LEVEL:
+            texts[row] += f", alone; of {len(tested)} rows p = {adjusted[row]:.2f}"
+    return texts
 
 
 def _base_itself(study: Study) -> tuple[str, ...]:
@@ -77,27 +98,32 @@ def _base_itself(study: Study) -> tuple[str, ...]:
 def _against_base_note(study: Study) -> str:
     if "base" not in study.rows:
         return "No finished run of base, with which every row is compared."
+    name = study.names["bleu"]
     return (
-        "Change from base, with its 95 % interval over seeds; PPL in percent, BLEU in "
-        "points. p over seeds: Welch's t-test, of log perplexity or BLEU; p over "
+        f"Change from base, with its 95 % interval over seeds; PPL in percent, {name} "
+        f"in points. p over seeds: Welch's t-test, of log perplexity or {name}; p over "
         "sentences: paired bootstrap of the mean over seeds, 1,000 resamples. The "
         "verdict is on the paper's two printed figures: worse, better, or the same "
         "(they differ by no more than the last digit; a row without figures: worse "
         "if the text argues so, otherwise blank); "
-        f"each test at {LEVEL:.0%}, no correction for the number of rows. The same: "
-        f"90 % interval within {_margins()}; base, where it has the paper's data and "
-        f"size, reaches a figure if not worse by more. Seeds that would decide: power "
-        f"{POWER:g}, "
-        "if difference and deviation stay as observed."
+        f"each test at {LEVEL:.0%}; where a row is decided alone, and no longer when p "
+        "is corrected for the number of rows (Holm 1979), the cell says so. The same: "
+        f"90 % interval within {_margins(study)}; base, where it has the paper's data "
+        "and size, reaches a figure if not worse by more. Seeds that would decide: "
+        f"power {POWER:g}, if difference and deviation stay as observed."
     )
 
 
-def _margins() -> str:
+def _margins(study: Study) -> str:
     share = math.expm1(rows.margin("perplexity"))
-    return (
+    text = (
         f"{share:.1%} of perplexity, {rows.margin('bleu'):g} BLEU, which is what 32 "
         "heads cost in the paper"
     )
+    if study.higher_is_better:
+        return text
+    name = study.names["bleu"]
+    return f"{text}; {study.margin('bleu'):.2f} {name}, the same share of base's"
 
 
 def _expected(row: str, claimed: Comparison) -> str:
@@ -118,20 +144,32 @@ def _paper_change(row: str, measure: Measure) -> str:
 def _our_change(study: Study, row: str, measure: Measure) -> list[str]:
     """Return the cells of the change from base and of its p-values."""
     over = welch(study.badness(row, measure), study.badness("base", measure))
-    cells = [_change(measure, over.value, *over.interval(1 - LEVEL))]
+    cells = [change(study, measure, over.value, *over.interval(1 - LEVEL))]
     cells.append(p_text(over.p) if math.isfinite(over.error) else "")
     if measure == "bleu":
         cells.append(p_text(study.sentences(row, "base").p))
     return cells
 
 
-def _change(measure: Measure, value: float, low: float, high: float) -> str:
-    """Write a difference of badness as what happens to the figure."""
+def change(
+    study: Study | None, measure: Measure, value: float, low: float, high: float
+) -> str:
+    """Write a difference of badness as what happens to the figure.
+
+    Args:
+      study: whose figure; None for the paper's.
+      measure: of the difference.
+      value: the difference.
+      low: end of its interval, infinite if there is none.
+      high: the other end.
+    """
     if measure == "perplexity":
         found = [100 * math.expm1(one) for one in (value, low, high)]
         digits, unit = 1, " %"
-    else:
+    elif study is None or study.higher_is_better:
         found, digits, unit = [-value, -high, -low], 2, ""
+    else:
+        found, digits, unit = [value, low, high], 2, ""
     text = f"{found[0]:+z.{digits}f}{unit}"
     if math.isfinite(low):
         text += f" ({found[1]:+z.{digits}f} to {found[2]:+z.{digits}f})"
@@ -141,7 +179,12 @@ def _change(measure: Measure, value: float, low: float, high: float) -> str:
 def claims_table(study: Study) -> Table:
     """Return a verdict on each claim of section 6.2."""
     lines = [
-        (claim.text, f"§ {claim.section}", NAMES[claim.measure], *_claim(study, claim))
+        (
+            claim.text,
+            f"§ {claim.section}",
+            study.names[claim.measure],
+            *_claim(study, claim),
+        )
         for claim in CLAIMS
     ]
     return Table(
@@ -150,7 +193,7 @@ def claims_table(study: Study) -> Table:
         tuple(lines),
         "A claim is confirmed if all its comparisons are, each at "
         f"{LEVEL:.0%}; it is contradicted if one of k is, at {LEVEL:.0%} / k. Tests as "
-        f"for the rows. Nearly the same: within {_margins()}.",
+        f"for the rows. Nearly the same: within {_margins(study)}.",
     )
 
 
@@ -167,21 +210,35 @@ def _claim(study: Study, claim: Claim) -> tuple[str, str]:
             if row not in study.rows
         )
         return "", f"not measured: no finished run of {', '.join(needed)}"
-    verdict = str(together([study.judge(one, LEVEL / len(known)) for one in known]))
+    verdict = str(verdict_on(study, known))
     if len(known) < len(claim.comparisons):
         verdict += f"; {len(known)} of {len(claim.comparisons)} comparisons measured"
     return "; ".join(_compared(study, one) for one in known), verdict
 
 
+def verdict_on(study: Study, known: Sequence[Comparison]) -> Verdict:
+    """Return the verdict on comparisons that have to hold together."""
+    return together([study.judge(one, LEVEL / len(known)) for one in known])
+
+
 def _compared(study: Study, claimed: Comparison) -> str:
-    first, second, measure = claimed.first, claimed.second, claimed.measure
-    over = welch(study.badness(first, measure), study.badness(second, measure))
-    text = f"{first} - {second}: {_change(measure, over.value, -math.inf, math.inf)}"
-    theirs = [getattr(TABLE3[row], measure) for row in (first, second)]
+    over = welch(
+        study.badness(claimed.first, claimed.measure),
+        study.badness(claimed.second, claimed.measure),
+    )
+    ours = change(study, claimed.measure, over.value, -math.inf, math.inf)
+    text, paper = f"{claimed.first} - {claimed.second}: {ours}", printed(claimed)
+    return f"{text} ({paper})" if paper else text
+
+
+def printed(claimed: Comparison) -> str:
+    """Return the change that the paper's figures have, "" where it prints none."""
+    measure = claimed.measure
+    theirs = [getattr(TABLE3[row], measure) for row in (claimed.first, claimed.second)]
     if None in theirs:
-        return text
+        return ""
     paper = rows.badness(measure, theirs[0]) - rows.badness(measure, theirs[1])
-    return f"{text} ({_change(measure, paper, -math.inf, math.inf)})"
+    return change(None, measure, paper, -math.inf, math.inf)
 
 
 def ranks(study: Study) -> Table:
@@ -189,13 +246,14 @@ def ranks(study: Study) -> Table:
     lines = []
     for measure in MEASURES:
         known = [row for row in study.rows if getattr(TABLE3[row], measure) is not None]
-        ours = [study.summary(row, measure).mean for row in known]
+        sign = 1 if measure == "perplexity" or study.higher_is_better else -1
+        ours = [sign * study.summary(row, measure).mean for row in known]
         paper = [getattr(TABLE3[row], measure) for row in known]
         cells = ("", "")
         if len(known) > 2:
             rho, p = rank_correlation(ours, paper)
             cells = (f"{rho:+.2f}", p_text(p)) if math.isfinite(rho) else cells
-        lines.append((NAMES[measure], str(len(known)), *cells))
+        lines.append((study.names[measure], str(len(known)), *cells))
     return Table(
         f"{study_name(study.first)}: rank correlation with the paper's column",
         ("figure", "rows", "Spearman", "p"),

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Collection, Sequence
 
 from transformer.paper.report.claims import against_base, claims_table, ranks
+from transformer.paper.report.overview import overview
 from transformer.paper.report.results import (
     table_2,
     table_3,
@@ -20,6 +21,20 @@ def title(finished: Sequence[Run]) -> str:
     """Return what a report on these runs is called."""
     found = [study_name(study[0]) for study in studies(finished)]
     return f"Attention Is All You Need: {', '.join(found)}"
+
+
+def claims(every: Sequence[Sequence[Run]]) -> list[Table]:
+    """Return what opens a report: a verdict on each claim, over all data.
+
+    Args:
+      every: finished runs by folder, as ``runs.find`` returns them.
+
+    Returns:
+      The table; none where no run is of Table 3.
+    """
+    found = [Study(one) for finished in every for one in studies(finished)]
+    found = [study for study in found if study.first.table == 3]
+    return [overview(found)] if found else []
 
 
 def tables(

@@ -36,6 +36,8 @@ def per_target_token(run: Trained) -> float | None:
     Returns:
       Operations, 2 per multiply-add; None where the prepared corpus is gone.
     """
+    if "kept" in run.results:
+        return run.results["kept"]["operations_per_target_token"]
     sizes = vocabulary_sizes(run)
     if sizes is None or (lengths := _lengths(run, "train")) is None:
         return None
@@ -84,6 +86,8 @@ def vocabulary_sizes(run: Trained) -> tuple[int, int] | None:
     """Return the rows of both embedding tables; None where the corpus is gone."""
     if run.settings.model.vocab_size:
         return run.settings.model.vocab_size, run.settings.model.vocab_size
+    if "kept" in run.results:
+        return run.results["kept"]["vocabulary"]
     if not (_corpus(run) / "vocabulary.json").is_file():
         return None
     from transformer.data.tokenizers import load_vocabulary

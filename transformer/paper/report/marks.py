@@ -42,7 +42,7 @@ def _marks(study: Study) -> str:
             found = study.summary(row, measure)
             paper = _place_paper(study, row, measure)
             marks.append(plots.Mark(row, found.mean, found.low, found.high, paper))
-        name = {"perplexity": "perplexity", "bleu": "BLEU"}[measure]
+        name = "perplexity" if measure == "perplexity" else study.names[measure]
         panels.append((name, measure == "perplexity", marks))
     return plots.marks(panels, placed).svg()
 
@@ -52,7 +52,7 @@ def _place_paper(study: Study, row: str, measure: Measure) -> float | None:
     paper, base = getattr(TABLE3[row], measure), getattr(TABLE3["base"], measure)
     if paper is None or is_faithful(study.first):
         return paper
-    if "base" not in study.rows:
+    if "base" not in study.rows or study.names[measure] not in ("PPL", "BLEU"):
         return None
     ours = study.summary("base", measure).mean
     return ours * paper / base if measure == "perplexity" else ours + paper - base

@@ -9,7 +9,6 @@ from transformer.paper import rows
 from transformer.paper.report.costs import cost_text, size_text
 from transformer.paper.report.study import (
     DECIMALS,
-    NAMES,
     Study,
     is_faithful,
     printed_text,
@@ -21,7 +20,7 @@ from transformer.paper.rows import (
     TABLE3,
     Measure,
 )
-from transformer.paper.runs import BLEU, Run, state
+from transformer.paper.runs import Run, state
 from transformer.paper.statistics import (
     judge_printed,
 )
@@ -89,9 +88,9 @@ def table_3(study: Study) -> Table:
         line += [scientific(_paper_cost(row), 1), cost_text(runs)]
         lines.append(tuple(line))
     heads = ["row", "changes", "seeds"]
-    for name in NAMES.values():
+    for measure, name in study.names.items():
         heads += [
-            f"{name} paper",
+            f"{'BLEU' if measure == 'bleu' else name} paper",
             f"{name} ours",
             f"{name} 95 %",
             f"{name} ours - paper",
@@ -103,11 +102,11 @@ def table_3(study: Study) -> Table:
 
 
 def _table_3_note(study: Study) -> str:
-    first = study.first
+    first, name = study.first, study.names["bleu"]
     missing = [row for row in TABLE3 if row not in study.rows]
     parts = [
         "Ours: mean, standard deviation over seeds and 95 % interval of the mean "
-        "(Student). Perplexity per piece and BLEU of the last checkpoint, without "
+        f"(Student). Perplexity per piece and {name} of the last checkpoint, without "
         f"averaging, as section 6.2 says of this table, on {_set(first)}; "
         f"{_signature(first)}."
     ]
@@ -133,7 +132,7 @@ def _ours(study: Study, row: str, measure: Measure, paper: float | None) -> list
     if found.count > 1:
         mean += f" ± {found.deviation:.{digits}f}"
         interval = f"{found.low:.{digits}f} to {found.high:.{digits}f}"
-    if paper is not None:
+    if paper is not None and study.names[measure] in ("PPL", "BLEU"):
         difference = f"{found.mean - paper:+z.{digits}f}"
     return [mean, interval, difference]
 
@@ -150,8 +149,9 @@ def _set(run: Run) -> str:
 
 def _signature(run: Run) -> str:
     search = f"beam {run.results['beam']}, alpha {run.results['alpha']:g}"
-    signature = run.measured["bleu"][BLEU]["signature"]
-    return f"{search}; BLEU variant {BLEU}, {signature}"
+    name = run.settings.data.measure
+    name = "BLEU" if name == "bleu" else name
+    return f"{search}; {name} variant {run.variant}, {run.scored['signature']}"
 
 
 def _origin(study: Study) -> str:

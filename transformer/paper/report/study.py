@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from transformer.metrics import measures
+from transformer.metrics.resamples import Resampler
 from transformer.paper import rows
-from transformer.paper.rows import (
-    Comparison,
-    Measure,
-)
-from transformer.paper.runs import BLEU, Run
+from transformer.paper.rows import TABLE3, Comparison, Measure
+from transformer.paper.runs import Run
 from transformer.paper.statistics import (
     LEVEL,
     OverSentences,
@@ -41,17 +39,42 @@ class Study:
         """Return mean, deviation and interval over seeds."""
         return summary(self.scores(row, measure))
 
+    @property
+    def names(self) -> dict[Measure, str]:
+        """What the two figures are called; where the paper has BLEU it may be WER."""
+        return {"perplexity": "PPL", "bleu": measures.NAMES[self.first.variant]}
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether the figure where the paper has BLEU is better if it is higher."""
+        return measures.badness(self.first.settings.data, 1.0) < 0
+
     def badness(self, row: str, measure: Measure) -> list[float]:
-        """Return ``rows.badness`` of each seed."""
-        return [rows.badness(measure, one) for one in self.scores(row, measure)]
+        """Return the score of each seed so that less is better; log perplexity."""
+        if measure == "perplexity":
+            return [rows.badness(measure, one) for one in self.scores(row, measure)]
+        data = self.first.settings.data
+        return [measures.badness(data, one) for one in self.scores(row, measure)]
+
+    def margin(self, measure: Measure) -> float:
+        """Return the difference from which on two rows are no longer nearly the same.
+
+        That of ``rows.margin``; of a measure that is not BLEU the same share of our
+        base, as 0.4 BLEU is of the paper's 25.8.
+        """
+        if measure == "perplexity" or self.higher_is_better:
+            return rows.margin(measure)
+        share = rows.margin("bleu") / (TABLE3["base"].bleu or 1.0)
+        row = "base" if "base" in self.rows else next(iter(self.rows))
+        return share * self.summary(row, "bleu").mean
 
     def sentences(self, first: str, second: str) -> OverSentences:
-        """Return by how much BLEU of ``first`` is below that of ``second``."""
-        value = np.mean(self.scores(second, "bleu")) - np.mean(
-            self.scores(first, "bleu")
+        """Return by how much ``first`` is worse than ``second``, over resamples."""
+        value = np.mean(self.badness(first, "bleu")) - np.mean(
+            self.badness(second, "bleu")
         )
         return OverSentences(
-            float(value), self._resampled(second) - self._resampled(first)
+            float(value), self._resampled(first) - self._resampled(second)
         )
 
     def judge(self, claimed: Comparison, refute: float = LEVEL) -> Verdict:
@@ -63,25 +86,29 @@ class Study:
             self.badness(claimed.first, claimed.measure),
             self.badness(claimed.second, claimed.measure),
             claimed.relation,
-            rows.margin(claimed.measure),
+            self.margin(claimed.measure),
             over_sentences,
             refute,
         )
 
     def _resampled(self, row: str) -> np.ndarray:
-        """Return BLEU on every resample of the sentences, mean over seeds, (n,)."""
+        """Return the badness on every resample of the lines, mean over seeds, (n,)."""
         if row not in self._scores:
-            lines = (run.translations for run in self.rows[row])
-            scores = [self._resampler.scores(one) for one in lines]
+            scores = [
+                self._resampler.scores(run.line_counts, self._badness_of_counts)
+                for run in self.rows[row]
+            ]
             self._scores[row] = np.mean(scores, axis=0)
         return self._scores[row]
 
-    @functools.cached_property
-    def _resampler(self) -> Any:
-        from transformer.metrics.bleu import Resampler
+    def _badness_of_counts(self, counts: np.ndarray) -> float:
+        data = self.first.settings.data
+        score = measures.of_counts(data, counts, self.first.variant)
+        return measures.badness(data, score)
 
-        language = self.first.settings.data.target_language
-        return Resampler(self.first.references, BLEU, language)
+    @functools.cached_property
+    def _resampler(self) -> Resampler:
+        return Resampler(len(self.first.line_counts))
 
 
 def study_name(run: Run) -> str:
@@ -99,7 +126,6 @@ def is_faithful(run: Run) -> bool:
 
 
 PAIRS = {"en_de": "English-German", "en_fr": "English-French"}
-NAMES = {"perplexity": "PPL", "bleu": "BLEU"}
 DECIMALS = {"perplexity": 3, "bleu": 2}
 
 

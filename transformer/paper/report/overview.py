@@ -1,0 +1,79 @@
+"""One table over all data: the paper's claims, its figures, ours, and a verdict."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from transformer.paper.report.claims import change, printed, verdict_on
+from transformer.paper.report.study import Study
+from transformer.paper.rows import CLAIMS, Claim, Comparison
+from transformer.paper.statistics import LEVEL, welch
+from transformer.pictures.tables import Table
+
+
+def overview(studies: Sequence[Study]) -> Table:
+    """Return a line for each claim and each data that have runs of its rows.
+
+    Args:
+      studies: of Table 3, each on its data.
+    """
+    lines: list[tuple[str, ...]] = []
+    decided = set()
+    for claim in CLAIMS:
+        for study in studies:
+            known = [
+                one
+                for one in claim.comparisons
+                if {one.first, one.second} <= set(study.rows)
+            ]
+            if not known:
+                continue
+            verdict = verdict_on(study, known)
+            text, of = str(verdict), len(claim.comparisons)
+            if len(known) < of:
+                text += f"; {len(known)} of {of} comparisons measured"
+            # One comparison is enough to contradict, and all it takes to confirm.
+            if verdict.word == "contradicted" or (text == "confirmed"):
+                decided.add(claim.text)
+            lines.append((*_cells(claim, study, known), text))
+    texts = dict.fromkeys(claim.text for claim in CLAIMS)
+    tried = {line[0] for line in lines}
+    heads = ["claim", "section", "the paper", "figure", "data", "seeds"]
+    heads += [f"ours, {1 - LEVEL:.0%}", "verdict"]
+    note = (
+        f"{len(decided)} of {len(texts)} claims are decided, confirmed or contradicted "
+        f"by a figure on some data; {len(texts) - len(tried)} were not tried. Changes "
+        "from the second row to the first: PPL in percent, BLEU and WER (lower is "
+        "better) in points; ours with their interval over seeds. Where the figure is "
+        "WER, a claim on BLEU is tried on it."
+    )
+    return Table("The paper's claims", tuple(heads), tuple(lines), note)
+
+
+def _cells(claim: Claim, study: Study, known: Sequence[Comparison]) -> tuple[str, ...]:
+    """Return what stands before the verdict."""
+    ours, paper = [], []
+    seeds: list[int] = []
+    for one in known:
+        name = f"{one.first} - {one.second}: " if len(claim.comparisons) > 1 else ""
+        first, second = (
+            study.badness(row, one.measure) for row in (one.first, one.second)
+        )
+        over = welch(first, second)
+        low, high = over.interval(1 - LEVEL)
+        if not math.isfinite(over.error):
+            low, high = -math.inf, math.inf
+        ours.append(name + change(study, one.measure, over.value, low, high))
+        paper.append(name + (printed(one) or "no figure"))
+        seeds += [len(first), len(second)]
+    few, many = min(seeds), max(seeds)
+    return (
+        claim.text,
+        f"§ {claim.section}",
+        "; ".join(paper),
+        study.names[claim.measure],
+        study.first.data,
+        str(few) if few == many else f"{few}-{many}",
+        "; ".join(ours),
+    )
