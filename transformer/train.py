@@ -119,6 +119,10 @@ def adopt_config(settings: Config, workdir: Path) -> None:
         folder.write_settings(workdir, settings)
 
 
+# More than text.py:quick chooses for the number of pairs that it is told.
+_MANY_EPOCHS = 40
+
+
 def _old_settings(settings: Config, workdir: Path, checkpoints: Checkpoints) -> Config:
     """Return the configuration of a run, of its last checkpoint if the file is gone."""
     if (workdir / "config.json").exists():
@@ -148,6 +152,13 @@ def _introduce(
         log(
             "size: experiments/text.py is for an accelerator; what suits this machine "
             f"is experiments/text.py:quick,pairs={figures.pairs}, in another workdir"
+        )
+    epochs = settings.train.steps / plan.per_epoch
+    if settings.name == "text_quick" and epochs > _MANY_EPOCHS:
+        log(
+            f"size: {figures.pairs:,} pairs will be read {epochs:.0f} times; what "
+            "suits them is "
+            f"experiments/text.py:quick,pairs={figures.pairs}, in another workdir"
         )
     if mesh.size > 1:
         axes = " x ".join(f"{axis} {size}" for axis, size in mesh.shape.items())

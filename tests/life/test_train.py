@@ -261,6 +261,33 @@ def test_bfloat16_stays_close_to_float32():
     assert (difference.max() > 0) == units
 
 
+# ---- sizes of one's own text ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes, said",
+    [
+        ({"name": "text"}, "what suits this machine is .*:quick,pairs=200, in another"),
+        (
+            {"name": "text_quick", "train.steps": 1000},
+            r"200 pairs will be read \d+ times; what suits them is .*:quick,pairs=200,",
+        ),
+        ({"name": "text_quick", "train.steps": 30}, None),
+        ({"name": "number_words", "train.steps": 1000}, None),
+    ],
+)
+def test_a_run_says_which_size_suits_its_text(tmp_path, changes, said):
+    settings = tiny_run(tmp_path / "text", **changes)
+    prepared = prepare(settings, tmp_path / "corpus")
+    plan = batches.Batches(prepared.corpora["train"], settings.batch, 0)
+    mesh = parallel.make_mesh(settings.parallel, jax.devices()[:1])
+    lines: list[str] = []
+    train._introduce(settings, mesh, plan, lines.append)
+    found = [line for line in lines if line.startswith("size: ")]
+    assert len(found) == (said is not None)
+    assert said is None or re.search(said, found[0])
+
+
 # ---- steps of several batches --------------------------------------------------------
 
 
