@@ -127,12 +127,35 @@ def test_the_operations_of_four_positions_of_width_two_by_hand(row, alone, whole
         # Blocks of 1 with 3 keys; 5 positions in 3 blocks of 2 with 6 keys.
         ("self-attention, in blocks", SIZES, 2 * (4 * 3 * 2) * 2),
         ("self-attention, in blocks", Sizes(5, 2, r=5), 2 * (6 * 6 * 2) * 2),
+        # 3 positions of 2 numbers each to 4; 2 to 1, 3 of 1 to 1, 1 to 2.
+        ("convolutional, block of ConvS2S", SIZES, 2 * 4 * (3 * 2) * 4),
+        ("convolutional, block of ByteNet", SIZES, 2 * 4 * (2 * 1 + 3 * 1 + 1 * 2)),
     ],
 )
 def test_layers_that_the_table_does_not_have_by_hand(row, sizes, expected):
     assert complexity.operations(row, sizes) == expected
     assert complexity.MORE[row].operations(sizes) == expected
-    assert complexity.sequential_operations(row, sizes) == 2
+    chain = {"convolutional, block of ConvS2S": 1, "convolutional, block of ByteNet": 3}
+    assert complexity.sequential_operations(row, sizes) == chain.get(row, 2)
+
+
+@pytest.mark.parametrize("dilation", [1, 3])
+def test_a_block_of_bytenet_reads_what_its_convolution_reads(dilation):
+    # Wide enough that no position has all its features cut off by a ReLU.
+    function, shapes = complexity.bytenet_block(Sizes(9, 64), dilation)
+    x, *weights = draw(*shapes)
+    (kernel,) = draw((3, 64, 64))
+    np.testing.assert_array_equal(
+        complexity.dependence(lambda x: function(x, *weights), x),
+        complexity.dependence(lambda x: complexity.convolution(x, kernel, dilation), x),
+    )
+
+
+def test_a_block_of_convs2s_reads_as_far_to_both_sides():
+    function, shapes = complexity.convs2s_block(Sizes(9, 4, k=5))
+    x, *weights = draw(*shapes)
+    found = complexity.dependence(lambda x: function(x, *weights), x)
+    np.testing.assert_array_equal(found, np.tri(9, k=2) - np.tri(9, k=-3))
 
 
 def test_blocks_attend_to_the_neighbourhood_and_to_nothing_else():

@@ -142,7 +142,12 @@ def test_the_tables_of_three_rows(monkeypatch):
     assert at_17 == ["1", "17", "17", "2", "2", "4"]
     counted = list(column(more, "counted there").values())
     # 17 positions of width 512, k = 9; 20 in blocks of 4 with 12 keys for each.
-    by_hand = (2 * 9 * 17 * 512 + 2 * 17 * 512**2, 2 * 2 * 20 * 12 * 512)
+    by_hand = (
+        2 * 9 * 17 * 512 + 2 * 17 * 512**2,
+        2 * 17 * 9 * 512 * 1024,
+        2 * 17 * (512 * 256 + 9 * 256 * 256 + 256 * 512),
+        2 * 2 * 20 * 12 * 512,
+    )
     assert counted == [f"{count:,}" for count in by_hand]
 
 

@@ -54,9 +54,11 @@ _PATH_NOTE = (
 
 _MORE_NOTE = (
     "2 operations per multiply-add. A separable convolution is one of each feature, "
-    "then one product (section 4). Attention in blocks is restricted self-attention as "
-    "the models compute it: 3 blocks of (r - 1) / 2 keys for each query, n filled up "
-    "to whole blocks; without its projections."
+    "then one product (section 4). The blocks of ConvS2S and ByteNet are those of the "
+    "models: the one convolves to 2 d features, of which one half gates the other; the "
+    "other narrows to d / 2, convolves, and widens. Attention in blocks is restricted "
+    "self-attention as the models compute it: 3 blocks of (r - 1) / 2 keys for each "
+    "query, n filled up to whole blocks; without its projections."
 )
 
 

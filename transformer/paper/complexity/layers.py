@@ -1,6 +1,7 @@
 """The layer types of Table 1, as pure functions of n positions of width d.
 
-The recurrent ones are those of ``models/rnn``: Bahdanau's GRU and the LSTM.
+The recurrent ones are those of ``models/rnn``: Bahdanau's GRU and the LSTM. Of ConvS2S
+and ByteNet there are whole blocks, beside the convolution alone.
 
 Attention's operations are counted without the four projections of section 3.2.2, as the
 table counts leading terms only: they cost another 8 n d^2, more than attention itself
@@ -17,10 +18,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer import config
+from transformer.models import bytenet, convs2s
 from transformer.models.rnn.layers import Cell
 from transformer.models.rnn.layers import Layer as RecurrentLayer
 from transformer.nn import attention, attention_window, matmul, recurrent
 from transformer.nn.convolution import windows
+from transformer.nn.hardware import Hardware
 
 _DTYPE = "float32"
 
@@ -173,6 +177,61 @@ def blocked_self_attention(
     return attention_window.window_attention(q, k, v, mask)[0, 0]
 
 
+def convs2s_block(sizes: Sizes) -> Layer:
+    """Return a block of ConvS2S's encoder, with its gate and its residual connection.
+
+    Args:
+      sizes: n, d and k, odd.
+    """
+    one = config.Convolution(sizes.d, sizes.k)
+    settings = config.Convolutional(
+        kind="convs2s",
+        **_usual(sizes),
+        embedding=sizes.d,
+        encoder=f"1x{sizes.d}k{sizes.k}",
+        decoder=f"1x{sizes.d}k{sizes.k}",
+        max_positions=sizes.n,
+    )
+    module = convs2s.EncoderBlock(settings, Hardware("cpu"), sizes.d, one)
+    shapes, tree = _weights(module.init, sizes.d, jnp.ones((1, 1)), None)
+
+    def read(x, *weights):
+        real = jnp.ones((1, len(x)))
+        return module.apply(tree.unflatten(weights), x[None], real, None)[0]
+
+    return read, [(sizes.n, sizes.d), *shapes]
+
+
+def bytenet_block(sizes: Sizes, dilation: int = 1) -> Layer:
+    """Return a block of ByteNet's decoder: d features narrowed, convolved, widened.
+
+    Args:
+      sizes: n, d, even, and k.
+      dilation: the distance between the positions that are combined.
+    """
+    settings = config.ByteNet(
+        kind="bytenet", **_usual(sizes), sets=1, blocks=1, kernel=sizes.k, grid=1.0
+    )
+    module = bytenet.Block(settings, dilation, bytenet.STACKS["decoder"], _DTYPE)
+    shapes, tree = _weights(module.init, sizes.d, None, None)
+
+    def read(x, *weights):
+        return module.apply(tree.unflatten(weights), x[None], None, None)[0]
+
+    return read, [(sizes.n, sizes.d), *shapes]
+
+
+def _usual(sizes: Sizes) -> dict[str, Any]:
+    """Return what every model has."""
+    return {
+        "vocab_size": 0,
+        "d_model": sizes.d,
+        "dropout": 0.0,
+        "tying": "none",
+        "dtype": _DTYPE,
+    }
+
+
 def _attention_layer(sizes: Sizes) -> Layer:
     return self_attention, [(sizes.n, sizes.d)] * 3
 
@@ -253,6 +312,14 @@ MORE = {
         "2 k n d + 2 n d^2",
         lambda s: 2 * s.k * s.n * s.d + 2 * s.n * s.d**2,
         _separable_layer,
+    ),
+    "convolutional, block of ConvS2S": More(
+        "4 k n d^2", lambda s: 4 * s.k * s.n * s.d**2, convs2s_block
+    ),
+    "convolutional, block of ByteNet": More(
+        "2 n d^2 + k n d^2 / 2",
+        lambda s: 2 * s.n * s.d**2 + s.k * s.n * s.d**2 // 2,
+        bytenet_block,
     ),
     # Blocks of w = (r - 1) / 2 positions: the last one is filled up.
     "self-attention, in blocks": More(
