@@ -25,15 +25,16 @@ def server(
             if not size.isdecimal() or int(size) > MOST:
                 return self.send_error(413, f"Expected at most {MOST:,} bytes of text")
             try:
-                lines = self.rfile.read(int(size)).decode().removesuffix("\n")
+                text = self.rfile.read(int(size)).decode().removesuffix("\n")
             except UnicodeDecodeError as error:
                 return self.send_error(400, f"Expected UTF-8: {error.reason}")
-            found = "".join(f"{line}\n" for line in translate(lines.split("\n")))
+            lines = translate(text.split("\n"))
+            found = "".join(f"{line}\n" for line in lines).encode()
             self.send_response(200)
             self.send_header("Content-Type", "text/plain; charset=utf-8")
-            self.send_header("Content-Length", str(len(found.encode())))
+            self.send_header("Content-Length", str(len(found)))
             self.end_headers()
-            self.wfile.write(found.encode())
+            self.wfile.write(found)
 
     return ThreadingHTTPServer(("127.0.0.1", port), Handler)
 

@@ -119,10 +119,6 @@ def adopt_config(settings: Config, workdir: Path) -> None:
         folder.write_settings(workdir, settings)
 
 
-# More than text.py:quick chooses for the number of pairs that it is told.
-_MANY_EPOCHS = 40
-
-
 def _old_settings(settings: Config, workdir: Path, checkpoints: Checkpoints) -> Config:
     """Return the configuration of a run, of its last checkpoint if the file is gone."""
     if (workdir / "config.json").exists():
@@ -153,8 +149,10 @@ def _introduce(
             "size: experiments/text.py is for an accelerator; what suits this machine "
             f"is experiments/text.py:quick,pairs={figures.pairs}, in another workdir"
         )
-    epochs = settings.train.steps / plan.per_epoch
-    if settings.name == "text_quick" and epochs > _MANY_EPOCHS:
+    # As experiments/text.py:quick counts them for the pairs that it is told of.
+    suitable = max(200, 30 * 15 * figures.pairs // settings.batch.tokens)
+    if settings.name == "text_quick" and settings.train.steps > 1.5 * suitable:
+        epochs = settings.train.steps / plan.per_epoch
         log(
             f"size: {figures.pairs:,} pairs will be read {epochs:.0f} times; what "
             "suits them is "
