@@ -199,9 +199,7 @@ def claims_table(study: Study) -> Table:
 
 def _claim(study: Study, claim: Claim) -> tuple[str, str]:
     """Return what was compared, and the verdict."""
-    known = [
-        one for one in claim.comparisons if {one.first, one.second} <= set(study.rows)
-    ]
+    known = measured(study, claim)
     if not known:
         needed = dict.fromkeys(
             row
@@ -214,6 +212,13 @@ def _claim(study: Study, claim: Claim) -> tuple[str, str]:
     if len(known) < len(claim.comparisons):
         verdict += f"; {len(known)} of {len(claim.comparisons)} comparisons measured"
     return "; ".join(_compared(study, one) for one in known), verdict
+
+
+def measured(study: Study, claim: Claim) -> list[Comparison]:
+    """Return the comparisons of a claim both rows of which have runs."""
+    return [
+        one for one in claim.comparisons if {one.first, one.second} <= set(study.rows)
+    ]
 
 
 def verdict_on(study: Study, known: Sequence[Comparison]) -> Verdict:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from transformer.paper.report.claims import change, printed, verdict_on
+from transformer.paper.report.claims import change, measured, printed, verdict_on
 from transformer.paper.report.study import Study
 from transformer.paper.rows import CLAIMS, Claim, Comparison
 from transformer.paper.statistics import LEVEL, welch
@@ -22,11 +21,7 @@ def overview(studies: Sequence[Study]) -> Table:
     decided = set()
     for claim in CLAIMS:
         for study in studies:
-            known = [
-                one
-                for one in claim.comparisons
-                if {one.first, one.second} <= set(study.rows)
-            ]
+            known = measured(study, claim)
             if not known:
                 continue
             verdict = verdict_on(study, known)
@@ -62,8 +57,6 @@ def _cells(claim: Claim, study: Study, known: Sequence[Comparison]) -> tuple[str
         )
         over = welch(first, second)
         low, high = over.interval(1 - LEVEL)
-        if not math.isfinite(over.error):
-            low, high = -math.inf, math.inf
         ours.append(name + change(study, one.measure, over.value, low, high))
         paper.append(name + (printed(one) or "no figure"))
         seeds += [len(first), len(second)]
