@@ -114,6 +114,15 @@ def test_small_files_hold_no_line_and_no_path(folder, tmp_path):
     assert {run.settings.data.dir for run in runs.find(small)[0]} == {"dut"}
 
 
+def test_a_file_is_no_folder_to_save_in(folder, tmp_path, capsys):
+    place = tmp_path / "file"
+    place.write_text("mine")
+    assert cli.main(["report", f"--workdir={folder}", f"--save={place}"]) == 2
+    found = capsys.readouterr()
+    assert "expected a folder, got" in found.err and found.err.count("\n") == 1
+    assert place.read_text() == "mine" and found.out == ""
+
+
 def test_a_changed_file_is_refused(folder, tmp_path, capsys):
     small = tmp_path / "small"
     kept.save(runs.find(folder)[0], small)

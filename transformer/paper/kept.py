@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer.config import Config
+from transformer.config import Config, UserError
 from transformer.files import sealed
 from transformer.files.whole import write_whole
 from transformer.paper.report.costs import per_target_token, vocabulary_sizes
@@ -40,7 +40,14 @@ def save(finished: Sequence[Run], folder: Path) -> list[Path]:
 
     Returns:
       The folder of each run.
+
+    Raises:
+      UserError: if it is a file.
     """
+    if folder.exists() and not folder.is_dir():
+        raise UserError(
+            f"--save: expected a folder, got {folder}, a file; name another"
+        )
     return [_save(run, folder) for run in finished]
 
 
