@@ -5,13 +5,14 @@ here too; all tables have the 40,960 rows with which the paper's parameter count
 
     transformer train --config=experiments/table3.py:A_h1 --workdir=runs/A_h1
 
-Seventeen rows are not in the table: ``no_positions`` and ``unscaled``, against which
+Eighteen rows are not in the table: ``no_positions`` and ``unscaled``, against which
 the paper argues, ``additive_score`` and ``general_score``, of the kind that its comment
-on rows (B) hopes more of, and eight of which it says nothing: ``window``, the
+on rows (B) hopes more of, and nine of which it says nothing: ``window``, the
 restricted self-attention of section 4, ``no_attention_bias``, what the authors' later
 code has (tensor2tensor, ``transformer_base_v2``), each alone: ``pre_norm``,
 ``attention_dropout`` and ``relu_dropout``, and positions by distance: ``relative``
-(Shaw et al., who measured 25.8 BLEU here as with sinusoids), ``rotary`` and ``alibi``.
+(Shaw et al., who measured 25.8 BLEU here as with sinusoids), ``disentangled`` (He et
+al., DeBERTa, in the encoder), ``rotary`` and ``alibi``.
 The other five are what the authors' first public code did and the paper does not say,
 as in base.py:as_run, each alone: ``as_run_positions``, the form of the sinusoids;
 ``as_run_smoothing``, over the other pieces; ``as_run_step``, one more in equation 3;
@@ -93,6 +94,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "relu_dropout": {"model.relu_dropout": 0.1},
     # Nor these: positions that attention alone knows, by distance.
     "relative": {"model.positions": "relative", "model.clip": 16},
+    "disentangled": {"model.positions": "disentangled", "model.clip": 16},
     "rotary": {"model.positions": "rotary"},
     "alibi": {"model.positions": "alibi"},
     # Nor these, of the authors' first public code.

@@ -67,7 +67,7 @@ def export(workdir: Path, source: Path, output: Path) -> None:
     translator = open_run(workdir, "float32")
     task = make_task(translator, read_sentences(source))
     output.mkdir(parents=True, exist_ok=True)
-    given: weights.Weights | weights.RecurrentWeights
+    given: weights.Weights | weights.ComposedWeights
     if isinstance(translator.settings.model, config.Recurrent):
         given = take_recurrent(translator)
     else:
@@ -151,7 +151,7 @@ def take_weights(translator: Translator, positions: int) -> weights.Weights:
     )
 
 
-def take_recurrent(translator: Translator) -> weights.RecurrentWeights:
+def take_recurrent(translator: Translator) -> weights.ComposedWeights:
     """Return the parameters of a translator whose model is recurrent.
 
     Raises:
@@ -175,7 +175,7 @@ def take_recurrent(translator: Translator) -> weights.RecurrentWeights:
         (model.dropout, model.context_dropout, model.readout_dropout),
         model.encoder_norm,
     )
-    return weights.RecurrentWeights(size, by_name(translator.params))
+    return weights.ComposedWeights(size, by_name(translator.params))
 
 
 def _refuse(name: str, wanted: object, got: object) -> NoReturn:

@@ -12,8 +12,10 @@ out. --table names single groups of lines:
     greedy-base, beam-base     32 sentences of 32 tokens into 32 tokens each
     greedy-base-1              one such sentence
     train-cgru, train-luong    updates of recurrent models on 32 sentences of 16 tokens
+    train-convs2s              updates of a ConvS2S on 64 such sentences
     greedy-cgru, beam-cgru     1,000 sentences as long as captions into as many tokens
     greedy-luong, beam-luong   the same
+    greedy-convs2s, beam-convs2s
     text-greedy, text-beam     the sentences of --input by the run of --workdir
     start-small                from `transformer train` to its first step done
 
@@ -53,7 +55,7 @@ PROGRAMS = {
     "transformers": "peer_transformers.py",
     "CTranslate2": "peer_ctranslate2.py",
 }
-RECURRENT = {"ours": "ours_rnn.py", "PyTorch": "peer_torch_rnn.py"}
+COMPOSED = {"ours": "ours_composed.py", "PyTorch": "peer_torch_composed.py"}
 BOTH, SINGLE = ("bfloat16", "float32"), ("float32",)
 TRANSLATORS = {"transformers": BOTH, "CTranslate2": ("float32", "int8")}
 
@@ -122,17 +124,17 @@ def searching_on_gpu(sentences: int, length: int, beam: int) -> Group:
     return Group(f"{_search_name(beam)}, base, {sentences} x {length}", half, tasks)
 
 
-def training_recurrent(size: str) -> Group:
-    """Return the workers that make updates of a recurrent model."""
-    tasks = _tasks("train", dict.fromkeys(RECURRENT, SINGLE), RECURRENT, size=size)
-    rows, length = sizes.RECURRENT_ROWS, sizes.RECURRENT_LENGTH
+def training_composed(size: str) -> Group:
+    """Return the workers that make updates of a model that torch has the parts of."""
+    tasks = _tasks("train", dict.fromkeys(COMPOSED, SINGLE), COMPOSED, size=size)
+    rows, length = sizes.COMPOSED_ROWS[size], sizes.COMPOSED_LENGTH
     return Group(f"training, {size}, {rows} x {length}", SINGLE, tasks)
 
 
-def searching_recurrent(size: str, beam: int) -> Group:
-    """Return the workers that search with a recurrent model."""
-    systems = dict.fromkeys(RECURRENT, SINGLE)
-    tasks = _tasks("captions", systems, RECURRENT, size=size, beam=beam)
+def searching_composed(size: str, beam: int) -> Group:
+    """Return the workers that search with a model that torch has the parts of."""
+    systems = dict.fromkeys(COMPOSED, SINGLE)
+    tasks = _tasks("captions", systems, COMPOSED, size=size, beam=beam)
     count = f"{sizes.CAPTIONS:,} sentences"
     return Group(f"{_search_name(beam)}, {size}, {count}", SINGLE, tasks)
 
@@ -151,7 +153,7 @@ def translating(workdir: Path, text: Path, exported: Path, beam: int) -> Group:
     others: Mapping[str, tuple[str, ...]] = TRANSLATORS
     programs = PROGRAMS
     if settings["model"].get("kind") == "rnn":
-        dtypes, others, programs = SINGLE, {"PyTorch": SINGLE}, RECURRENT
+        dtypes, others, programs = SINGLE, {"PyTorch": SINGLE}, COMPOSED
     own = {"workdir": workdir, "input": text}
     tasks = _tasks("translate", {"ours": dtypes}, **own, beam=beam)
     tasks |= _tasks("translate", others, programs, folder=exported, beam=beam)
@@ -184,10 +186,10 @@ GROUPS = {
     "greedy-base": searching("base", 32, 1),
     "beam-base": searching("base", 32, 4),
     "greedy-base-1": searching("base", 1, 1),
-    **{f"train-{size}": training_recurrent(size) for size in sizes.RECURRENT},
+    **{f"train-{size}": training_composed(size) for size in sizes.COMPOSED},
     **{
-        f"{name}-{size}": searching_recurrent(size, beam)
-        for size in sizes.RECURRENT
+        f"{name}-{size}": searching_composed(size, beam)
+        for size in sizes.COMPOSED
         for name, beam in (("greedy", 1), ("beam", 5))
     },
 }

@@ -44,12 +44,29 @@ class Recurrent(NamedTuple):
     normed: bool = False  # layer normalisation inside the cells of cgru's encoder
 
 
+class Convolutional(NamedTuple):
+    """Sizes of a ConvS2S all of whose widths are one, and no two of its tables."""
+
+    width: int  # of embeddings and layers, and what the output matrix is multiplied by
+    kernel: int  # k of every convolution
+    encoder: int  # layers
+    decoder: int  # layers, each with attention
+    positions: int  # rows of the two tables of positions
+    source: int  # rows of the tables
+    target: int
+    dropout: float
+
+
 # Captions in joint BPE of 10,000 merges have so many types on each side.
 RECURRENT = {
     "cgru": Recurrent("cgru", 128, 256, 1, 128, 5_204, 7_066, (0.3, 0.5, 0.5)),
     "luong": Recurrent("luong", 512, 512, 2, 512, 5_204, 7_066, (0.2, 0.2, 0.2)),
 }
-RECURRENT_ROWS, RECURRENT_LENGTH = 32, 16  # of a training batch
+CONVOLUTIONAL = {"convs2s": Convolutional(256, 3, 4, 3, 128, 5_204, 7_066, 0.2)}
+# What torch.nn has only the parts of.
+COMPOSED = RECURRENT | CONVOLUTIONAL
+COMPOSED_ROWS = {"cgru": 32, "luong": 32, "convs2s": 64}  # of a training batch
+COMPOSED_LENGTH = 16
 CAPTIONS = 1_000
 SLOTS = 4_096  # padded source tokens of which captions are searched for at once
 EXTRA = 1  # tokens that an output may have more than its source: EOS too counts
@@ -100,10 +117,11 @@ def training_batch(
     return source, target
 
 
-def recurrent_batch(size: Recurrent) -> tuple[np.ndarray, np.ndarray]:
-    """Return source and target ids of a training step of a recurrent model."""
+def composed_batch(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return source and target ids of a training step of a size of ``COMPOSED``."""
+    size, rows = COMPOSED[name], COMPOSED_ROWS[name]
     source, target = (
-        sentences(vocabulary, RECURRENT_ROWS, RECURRENT_LENGTH, 0.85, seed)
+        sentences(vocabulary, rows, COMPOSED_LENGTH, 0.85, seed)
         for seed, vocabulary in enumerate((size.source, size.target))
     )
     return source, target

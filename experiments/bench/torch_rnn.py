@@ -217,11 +217,13 @@ class Luong(Recurrent):
 # ---- parameters ----------------------------------------------------------------------
 
 
-def make(given: weights.RecurrentWeights) -> Recurrent:
+def make(given: weights.ComposedWeights) -> Recurrent:
     """Return the model that has these parameters."""
-    kind = {"cgru": ConditionalGru, "luong": Luong}[given.size.member]
-    model = kind(given.size)
-    named = {"cgru": _cgru, "luong": _luong}[given.size.member](given)
+    size = given.size
+    assert isinstance(size, sizes.Recurrent)
+    kind = {"cgru": ConditionalGru, "luong": Luong}[size.member]
+    model = kind(size)
+    named = {"cgru": _cgru, "luong": _luong}[size.member](size, given.arrays)
     table = given.arrays["source_embedding"]
     for name, place in _TABLES.items():
         # Where two tables are one, only the first is there.
@@ -239,8 +241,8 @@ _TABLES = {
 Arrays = dict[str, np.ndarray]
 
 
-def _cgru(given: weights.RecurrentWeights) -> Arrays:
-    get, n = given.arrays, given.size.units
+def _cgru(size: sizes.Recurrent, get: Arrays) -> Arrays:
+    n = size.units
     readouts = [f"decoder.readouts_{i}" for i in range(3)]
     named = {
         "energy.weight": get["decoder.energy"][None],
@@ -254,7 +256,7 @@ def _cgru(given: weights.RecurrentWeights) -> Arrays:
     for name in ("first", "second"):
         cell = _gru(get, f"decoder.{name}", n)
         named |= {f"{name}.{part}": array for part, array in cell.items()}
-    if given.size.normed:
+    if size.normed:
         for way in ("forward", "backward"):
             cell = _normed(get, f"encoder_0.cells_{way}", n)
             named |= {f"encoder.{way}s.{part}": a for part, a in cell.items()}
@@ -291,14 +293,13 @@ def _normed(arrays: Mapping[str, np.ndarray], name: str, n: int) -> Arrays:
     return made
 
 
-def _luong(given: weights.RecurrentWeights) -> Arrays:
-    get = given.arrays
+def _luong(size: sizes.Recurrent, get: Arrays) -> Arrays:
     joined = [get["decoder.kernel_context"], get["decoder.kernel_state"]]
     named = {
         "query.weight": get["decoder.kernel_query"].T,
         "joined.weight": np.concatenate(joined).T,
     }
-    for i in range(given.size.layers):
+    for i in range(size.layers):
         cell = _lstm(get, f"encoder_{i}.cells_forward")
         named |= {f"encoder.{part}_l{i}": array for part, array in cell.items()}
         fed = () if i else (get["decoder.kernel_feeding"],)

@@ -1,4 +1,4 @@
-"""Searches in torch over the steps of ``torch_rnn.py``, in batches that shrink.
+"""Searches in torch over the steps of a model, in batches that shrink.
 
 They find what this project's searches find, by the same rules: the sentences that are
 done leave the batch after each step.
@@ -9,14 +9,17 @@ from __future__ import annotations
 import sizes
 import torch
 from torch import Tensor
+from torch_conv import ConvS2S
 from torch_rnn import Memory, Recurrent
+
+Model = Recurrent | ConvS2S
 
 _NEVER = -1e9  # finite, so that sums stay so
 _NONE = -1  # behind the end of an output
 
 
 @torch.inference_mode()
-def greedy(model: Recurrent, source: Tensor, limits: Tensor) -> list[list[int]]:
+def greedy(model: Model, source: Tensor, limits: Tensor) -> list[list[int]]:
     """Take the most likely token each time.
 
     Args:
@@ -46,7 +49,7 @@ def greedy(model: Recurrent, source: Tensor, limits: Tensor) -> list[list[int]]:
 
 @torch.inference_mode()
 def beam(
-    model: Recurrent, source: Tensor, limits: Tensor, beams: int, alpha: float
+    model: Model, source: Tensor, limits: Tensor, beams: int, alpha: float
 ) -> list[list[int]]:
     """Search with J hypotheses side by side.
 
@@ -131,7 +134,7 @@ def _until_end(outputs: Tensor) -> list[list[int]]:
 
 
 def search(
-    model: Recurrent, sources: list[list[int]], beams: int, alpha: float, extra: int
+    model: Model, sources: list[list[int]], beams: int, alpha: float, extra: int
 ) -> list[list[int]]:
     """Search for one batch of sentences; with one hypothesis greedily.
 

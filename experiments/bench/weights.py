@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from sizes import EPSILON, LENGTH, Recurrent, Size
+from sizes import EPSILON, LENGTH, Convolutional, Recurrent, Size
 
 
 class Weights(NamedTuple):
@@ -31,8 +31,8 @@ class Weights(NamedTuple):
     arrays: dict[str, np.ndarray]
 
 
-class RecurrentWeights(NamedTuple):
-    """A recurrent model.
+class ComposedWeights(NamedTuple):
+    """A model that torch.nn has only the parts of: recurrent or convolutional.
 
     Attributes:
       size: its sizes.
@@ -40,7 +40,7 @@ class RecurrentWeights(NamedTuple):
         "target_embedding" too, that table is one with the table before it.
     """
 
-    size: Recurrent
+    size: Recurrent | Convolutional
     arrays: dict[str, np.ndarray]
 
 
@@ -110,8 +110,10 @@ def draw(size: Size, longest: int = LENGTH) -> Weights:
     return Weights(size, EPSILON, positions, arrays)
 
 
-def recurrent_shapes(size: Recurrent) -> dict[str, tuple[int, ...]]:
-    """Return name and shape of every parameter of a recurrent model."""
+def composed_shapes(size: Recurrent | Convolutional) -> dict[str, tuple[int, ...]]:
+    """Return name and shape of every parameter of such a model."""
+    if isinstance(size, Convolutional):
+        return _convs2s(size)
     found = {
         "source_embedding": (size.source, size.embedding),
         "target_embedding": (size.target, size.embedding),
@@ -161,21 +163,47 @@ def _luong(size: Recurrent) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def draw_recurrent(size: Recurrent) -> RecurrentWeights:
-    """Draw a recurrent model: everybody who draws it has the same."""
+def _convs2s(size: Convolutional) -> dict[str, tuple[int, ...]]:
+    wide = size.width
+    found: dict[str, tuple[int, ...]] = {
+        "source_embedding": (size.source, wide),
+        "target_embedding": (size.target, wide),
+        "output": (size.target, wide),
+        "output_gain": (size.target,),
+        "output_bias": (size.target,),
+    }
+    maps: dict[str, tuple[int, int]] = {}
+    for side, layers in (("encoder", size.encoder), ("decoder", size.decoder)):
+        maps |= dict.fromkeys((f"{side}_input", f"{side}_output"), (wide, wide))
+        for i in range(layers):
+            maps[f"{side}_{i}.convolution"] = (size.kernel * wide, 2 * wide)
+            if side == "decoder":
+                maps |= {f"{side}_{i}.{x}": (wide, wide) for x in ("query", "context")}
+    for side in ("source", "target"):
+        found[f"{side}_positions"] = (size.positions, wide)
+    for name, (inputs, outputs) in maps.items():
+        found[f"{name}.direction"] = (inputs, outputs)
+        found[f"{name}.gain"] = found[f"{name}.bias"] = (outputs,)
+    return found
+
+
+def draw_composed(size: Recurrent | Convolutional) -> ComposedWeights:
+    """Draw such a model: everybody who draws it has the same."""
     numbers = np.random.default_rng(0)
 
     def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray:
+        if name.endswith("gain"):
+            return numbers.normal(1, 0.1, shape).astype(np.float32)
         fan = shape[1] if name.endswith(("embedding", "output")) else shape[0]
         deviation = 0.1 if len(shape) == 1 else fan**-0.5
         return numbers.normal(0, deviation, shape).astype(np.float32)
 
-    shapes = recurrent_shapes(size)
+    shapes = composed_shapes(size)
     arrays = {name: parameter(name, shape) for name, shape in shapes.items()}
-    return RecurrentWeights(size, arrays)
+    return ComposedWeights(size, arrays)
 
 
-def save(folder: Path, weights: Weights | RecurrentWeights, task: Task) -> None:
+def save(folder: Path, weights: Weights | ComposedWeights, task: Task) -> None:
     """Write parameters.npz and task.json."""
     arrays: dict[str, Any] = dict(weights.arrays)
     facts: dict[str, Any] = {"size": weights.size}
@@ -194,13 +222,13 @@ def load(folder: Path) -> tuple[Weights, Task]:
     return Weights(size, epsilon, arrays.pop("positions"), arrays), Task(**facts)
 
 
-def load_recurrent(folder: Path) -> tuple[RecurrentWeights, Task]:
+def load_recurrent(folder: Path) -> tuple[ComposedWeights, Task]:
     """Read what ``save`` wrote of a recurrent model."""
     arrays, facts = _read(folder)
     size = Recurrent(*facts.pop("size"))
     words, annotations, readout = size.dropout  # a list in JSON
     size = size._replace(dropout=(words, annotations, readout))
-    return RecurrentWeights(size, arrays), Task(**facts)
+    return ComposedWeights(size, arrays), Task(**facts)
 
 
 def load_task(folder: Path) -> Task:

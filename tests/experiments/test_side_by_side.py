@@ -30,7 +30,7 @@ sys.path.append(str(BENCH))
 
 import arena
 import export
-import ours_rnn
+import ours_composed
 import report
 import side_by_side
 import sizes
@@ -422,10 +422,10 @@ def translator() -> Translator:
 def recurrent(size: sizes.Recurrent) -> Translator:
     """Return a translator of bytes by a recurrent model with the parameters drawn."""
     vocabulary = tokenizers.Vocabulary(tokenizers.Bytes(), tokenizers.Bytes())
-    settings = ours_rnn.set_up(size, "float32")
+    settings = ours_composed.set_up(size, "float32")
     decoding = dataclasses.replace(settings.decode, extra_tokens=5, tokens=64)
     settings = dataclasses.replace(settings, decode=decoding)
-    params = ours_rnn.tree(weights.draw_recurrent(size).arrays)
+    params = ours_composed.tree(weights.draw_composed(size).arrays)
     return Translator(settings, vocabulary, params)
 
 
@@ -483,13 +483,13 @@ def test_a_drawn_model_has_the_parameters_of_ours(size):
 
 @pytest.mark.parametrize(
     "size",
-    [*sizes.RECURRENT.values(), sizes.RECURRENT["cgru"]._replace(normed=True)],
-    ids=[*sizes.RECURRENT, "cgru normed"],
+    [*sizes.COMPOSED.values(), sizes.RECURRENT["cgru"]._replace(normed=True)],
+    ids=[*sizes.COMPOSED, "cgru normed"],
 )
-def test_a_drawn_recurrent_model_has_the_parameters_of_ours(size):
-    settings = ours_rnn.set_up(size, "float32")
+def test_a_drawn_composed_model_has_the_parameters_of_ours(size):
+    settings = ours_composed.set_up(size, "float32")
     tree = models.abstract(models.make(settings, size.source, size.target))
-    assert weights.recurrent_shapes(size) == {
+    assert weights.composed_shapes(size) == {
         jax.tree_util.keystr(path, simple=True, separator="."): leaf.shape
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
@@ -502,7 +502,7 @@ def test_recurrent_parameters_keep_names_and_sizes_on_their_way(name, tmp_path):
     given, same = weights.load_recurrent(tmp_path)
     assert same == weights.load_task(tmp_path) == task
     assert given.size == size
-    drawn = weights.draw_recurrent(size).arrays
+    drawn = weights.draw_composed(size).arrays
     assert given.arrays.keys() == drawn.keys()
     for key, array in drawn.items():
         np.testing.assert_array_equal(given.arrays[key], array)
@@ -553,14 +553,19 @@ def test_a_line_without_text_is_refused(tmp_path):
 
 def translating(program: str, module: str, exported: Path, beam: int) -> arena.Worker:
     """Return what a peer says of its translations of an export; skip without it."""
+    options = [f"--folder={exported}", f"--beam={beam}"]
+    return started(program, module, "translate", *options)
+
+
+def started(program: str, module: str, work: str, *options: str) -> arena.Worker:
+    """Return a peer that has started some work in float32; skip without it."""
     look = f"import importlib.util as u; print(u.find_spec({module!r}) is not None)"
     found = subprocess.run(
         [PEERS_PYTHON, "-c", look], capture_output=True, text=True, check=True
     )
     if found.stdout.strip() != "True":
         pytest.skip(f"no {module} in {PEERS_PYTHON}; PEERS_PYTHON names another")
-    command = [PEERS_PYTHON, str(BENCH / f"{program}.py"), "translate"]
-    options = [f"--folder={exported}", "--dtype=float32", f"--beam={beam}"]
+    command = [PEERS_PYTHON, str(BENCH / f"{program}.py"), work, "--dtype=float32"]
     peer = arena.Worker(module, [*command, *options], {})
     try:
         peer.start()
@@ -593,9 +598,18 @@ def test_torch_translates_an_exported_run_as_ours_does(name, tmp_path):
     translator = recurrent(RECURRENT[name])
     task = export.make_task(translator, LINES)
     weights.save(tmp_path, export.take_recurrent(translator), task)
-    peer = translating("peer_torch_rnn", "torch", tmp_path, beam=3)
+    peer = translating("peer_torch_composed", "torch", tmp_path, beam=3)
     found = translator.hypotheses(LINES, beam=3, length_penalty="power")
     assert peer.info["outputs"] == [best[0].ids for best in found]
+
+
+@pytest.mark.parametrize("size", sizes.COMPOSED)
+def test_what_torch_trains_has_the_loss_of_ours(size):
+    peer = started("peer_torch_composed", "torch", "train", f"--size={size}")
+    loss = ours_composed.train(size, "float32").info["loss"]
+    # The mean of some 500 log-probabilities of up to 10, each some 300 roundings deep.
+    tolerance = 300 * float(np.finfo(np.float32).eps) * 10
+    np.testing.assert_allclose(peer.info["loss"], loss, atol=tolerance, rtol=0)
 
 
 def test_a_worker_s_versions_are_those_installed():

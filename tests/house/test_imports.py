@@ -76,19 +76,20 @@ BENCH_KNOWN_BY = {
     "accelerator": {"accelerator/", "on_accelerator.py"},
     "ctranslate2": {"peer_ctranslate2.py"},
     "export": {"ours.py"},
-    "flax": {"ours_rnn.py"},
-    "jax": {"on_device.py", "ours.py", "ours_rnn.py", "windows.py"},
-    "ours": {"ours_rnn.py"},
-    "peer_torch": {"peer_torch_rnn.py", "peer_transformers.py"},
+    "flax": {"ours_composed.py"},
+    "jax": {"on_device.py", "ours.py", "ours_composed.py", "windows.py"},
+    "ours": {"ours_composed.py"},
+    "peer_torch": {"peer_torch_composed.py", "peer_transformers.py"},
     "side_by_side": {"accelerator/"},
     "torch": {
-        *("peer_torch.py", "peer_torch_rnn.py", "peer_transformers.py"),
-        *("torch_rnn.py", "torch_search.py"),
+        *("peer_torch.py", "peer_torch_composed.py", "peer_transformers.py"),
+        *("torch_conv.py", "torch_rnn.py", "torch_search.py"),
     },
-    "torch_rnn": {"peer_torch_rnn.py", "torch_search.py"},
-    "torch_search": {"peer_torch_rnn.py"},
+    "torch_conv": {"peer_torch_composed.py", "torch_search.py"},
+    "torch_rnn": {"peer_torch_composed.py", "torch_conv.py", "torch_search.py"},
+    "torch_search": {"peer_torch_composed.py"},
     "transformer": {
-        *("export.py", "on_device.py", "ours.py", "ours_rnn.py", "windows.py")
+        *("export.py", "on_device.py", "ours.py", "ours_composed.py", "windows.py")
     },
     "transformers": {"peer_transformers.py"},
 }

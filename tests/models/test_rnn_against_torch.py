@@ -20,7 +20,7 @@ from transformer.search import Search
 
 sys.path.append(str(BENCH))
 
-import ours_rnn
+import ours_composed
 import sizes
 import weights
 
@@ -30,10 +30,10 @@ SOURCE = jnp.asarray(sizes.padded(cases.SOURCES))
 def made(name):
     size = sizes.Recurrent(*cases.MODELS[name])
     values = experiment("base").to_dict()
-    values["model"] = ours_rnn.keys(size, "float32")
+    values["model"] = ours_composed.recurrent_keys(size, "float32")
     model = models.make(config.resolve(values), size.source, size.target)
-    arrays = cases.parameters(weights.recurrent_shapes(size))
-    return model, ours_rnn.tree(arrays)
+    arrays = cases.parameters(weights.composed_shapes(size))
+    return model, ours_composed.tree(arrays)
 
 
 @everywhere

@@ -132,7 +132,8 @@ def test_what_a_row_says_beside_base(name, measure, expected):
 
 
 BESIDE = ["additive_score", "general_score", "window", "no_attention_bias", "pre_norm"]
-BESIDE += ["attention_dropout", "relu_dropout", "relative", "rotary", "alibi"]
+BESIDE += ["attention_dropout", "relu_dropout", "relative", "disentangled"]
+BESIDE += ["rotary", "alibi"]
 
 
 @pytest.mark.parametrize("name", BESIDE)

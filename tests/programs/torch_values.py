@@ -68,8 +68,8 @@ def optimizer(name: str) -> Values:
 def model(name: str) -> Values:
     """Yield logits and the outputs of searches of a whole model."""
     size = sizes.Recurrent(*cases.MODELS[name])
-    arrays = cases.parameters(weights.recurrent_shapes(size))
-    made = torch_rnn.make(weights.RecurrentWeights(size, arrays)).double().eval()
+    arrays = cases.parameters(weights.composed_shapes(size))
+    made = torch_rnn.make(weights.ComposedWeights(size, arrays)).double().eval()
     source = torch.from_numpy(sizes.padded(cases.SOURCES))
     inputs = torch.from_numpy(sizes.shift_right(cases.TARGET))
     yield "logits", made(source, inputs)

@@ -139,6 +139,7 @@ TABLE3: Mapping[str, Row] = MappingProxyType(
         "attention_dropout": _row(None, None, None, attention_dropout=0.1),
         "relu_dropout": _row(None, None, None, relu_dropout=0.1),
         "relative": _row(None, None, None, positions="relative", clip=16),
+        "disentangled": _row(None, None, None, positions="disentangled", clip=16),
         "rotary": _row(None, None, None, positions="rotary"),
         "alibi": _row(None, None, None, positions="alibi"),
         "as_run_positions": _row(None, None, None, positions="sinusoidal_concat"),

@@ -1,7 +1,9 @@
-"""Recurrent models written with torch.nn as a worker; see ``torch_rnn.py``.
+"""Models written with torch.nn's parts as a worker.
 
-    python experiments/bench/peer_torch_rnn.py captions --size=cgru --dtype=float32 \\
-        --beam=5
+They are those of ``torch_rnn.py`` and ``torch_conv.py``.
+
+    python experiments/bench/peer_torch_composed.py captions --size=cgru \\
+        --dtype=float32 --beam=5
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from pathlib import Path
 import peer_torch
 import sizes
 import torch
+import torch_conv
 import torch_rnn
 import torch_search
 import weights
@@ -23,9 +26,8 @@ Ids = list[list[int]]
 def train(size: str, dtype: str) -> worker.Work:
     """Make updates on one batch, from the parameters that this project starts from."""
     there = peer_torch.start("cpu")
-    shape = sizes.RECURRENT[size]
-    model = torch_rnn.make(weights.draw_recurrent(shape))
-    batch = sizes.recurrent_batch(shape)
+    model = _make(weights.draw_composed(sizes.COMPOSED[size]))
+    batch = sizes.composed_batch(size)
     step = peer_torch.make_step(
         model, model.parameters(), batch, dtype, compiled=False, smoothing=0.0
     )
@@ -33,8 +35,14 @@ def train(size: str, dtype: str) -> worker.Work:
     return made._replace(info=made.info | {"loss": _loss(model, batch)})
 
 
+def _make(given: weights.ComposedWeights) -> torch_search.Model:
+    if isinstance(given.size, sizes.Convolutional):
+        return torch_conv.make(given)
+    return torch_rnn.make(given)
+
+
 @torch.inference_mode()
-def _loss(model: torch_rnn.Recurrent, batch: tuple) -> float:
+def _loss(model: torch_search.Model, batch: tuple) -> float:
     """Return the loss of a batch without dropout."""
     model.eval()
     source, target = (torch.from_numpy(ids).long() for ids in batch)
@@ -46,10 +54,10 @@ def _loss(model: torch_rnn.Recurrent, batch: tuple) -> float:
 
 def captions(size: str, dtype: str, beam: int) -> worker.Work:
     """Translate sentences as long as captions, each into as many tokens."""
-    shape = sizes.RECURRENT[size]
+    shape = sizes.COMPOSED[size]
     sources = sizes.captions(shape.source, sizes.CAPTIONS)
     groups = sizes.in_groups([len(ids) for ids in sources])
-    given = weights.draw_recurrent(shape)
+    given = weights.draw_composed(shape)
     search = _searcher(given, dtype, sources, groups, beam, sizes.ALPHA, sizes.EXTRA)
     return _translations(search)
 
@@ -64,7 +72,7 @@ def translate(folder: Path, dtype: str, beam: int) -> worker.Work:
 
 
 def _searcher(
-    given: weights.RecurrentWeights,
+    given: weights.ComposedWeights,
     dtype: str,
     sources: Ids,
     groups: Ids,
@@ -74,7 +82,9 @@ def _searcher(
 ) -> Callable[[], Ids]:
     """Return a function that searches for translations of all sources."""
     peer_torch.start("cpu")
-    model = torch_rnn.make(given).eval().to(getattr(torch, dtype))
+    model = _make(given).eval().to(getattr(torch, dtype))
+    if isinstance(model, torch_conv.ConvS2S):
+        model = model.fixed()
 
     def search() -> Ids:
         found: Ids = [[] for _ in sources]

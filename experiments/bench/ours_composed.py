@@ -1,6 +1,9 @@
-"""This project's recurrent models as a worker, of the sizes and parameters of peers.
+"""This project's recurrent and convolutional models as a worker.
 
-python experiments/bench/ours_rnn.py captions --size=cgru --dtype=float32 --beam=5
+They have the sizes and parameters of those that are written with torch.nn's parts.
+
+    python experiments/bench/ours_composed.py captions --size=cgru --dtype=float32 \\
+        --beam=5
 """
 
 from __future__ import annotations
@@ -30,11 +33,11 @@ _OF_OTHERS = {"score": "none", "attention": "none", "feeding": False}
 def train(size: str, dtype: str) -> worker.Work:
     """Make updates on one batch, from the parameters that the peers start from."""
     parallel.start("cpu")
-    shape = sizes.RECURRENT[size]
+    shape = sizes.COMPOSED[size]
     settings = parallel.sizes.here(set_up(shape, dtype), shape.target)
     model = models.make(settings, shape.source, shape.target)
-    params = tree(weights.draw_recurrent(shape).arrays)
-    source, target = sizes.recurrent_batch(shape)
+    params = tree(weights.draw_composed(shape).arrays)
+    source, target = sizes.composed_batch(size)
     stepper = Stepper(settings, model, {"source": source, "target": target})
     stepper.state = stepper.state._replace(params=params)
     sums = objective.batch_sums(settings, model, params, stepper.batch)
@@ -48,9 +51,9 @@ def train(size: str, dtype: str) -> worker.Work:
 def captions(size: str, dtype: str, beam: int) -> worker.Work:
     """Translate sentences as long as captions, each into as many tokens."""
     parallel.start("cpu")
-    shape = sizes.RECURRENT[size]
+    shape = sizes.COMPOSED[size]
     vocabulary = tokenizers.Vocabulary(_words(shape.source), _words(shape.target))
-    params = tree(weights.draw_recurrent(shape).arrays)
+    params = tree(weights.draw_composed(shape).arrays)
     translator = Translator(set_up(shape, dtype), vocabulary, params)
     sources = sizes.captions(shape.source, sizes.CAPTIONS)
     lines = [vocabulary.source.decode(ids[:-1]) for ids in sources]
@@ -61,18 +64,43 @@ def _words(rows: int) -> tokenizers.Whitespace:
     return tokenizers.Whitespace([f"w{i}" for i in range(sizes.EOS + 1, rows)])
 
 
-def set_up(size: sizes.Recurrent, dtype: str) -> config.Config:
-    """Return experiments/base.py with a recurrent model and nothing smoothed."""
+def set_up(size: sizes.Recurrent | sizes.Convolutional, dtype: str) -> config.Config:
+    """Return experiments/base.py with such a model and nothing smoothed."""
     values = runpy.run_path(str(ours.BASE))["get_config"]().to_dict()
-    values["model"] = keys(size, dtype)
+    if isinstance(size, sizes.Convolutional):
+        values["model"] = convolutional_keys(size, dtype)
+        values["data"]["max_length"] = size.positions
+    else:
+        values["model"] = recurrent_keys(size, dtype)
     values["tokenizer"]["joint"] = False
     values["loss"]["smoothing"] = 0.0
     values["decode"] |= {"tokens": sizes.SLOTS, "extra_tokens": sizes.EXTRA}
     return config.resolve(values)
 
 
-def keys(size: sizes.Recurrent, dtype: str) -> dict[str, Any]:
-    """Return the keys of ``config.model``.
+def convolutional_keys(size: sizes.Convolutional, dtype: str) -> dict[str, Any]:
+    """Return the keys of ``config.model`` of a ConvS2S.
+
+    Args:
+      size: of the model.
+      dtype: of the operands of products.
+    """
+    return {
+        "kind": "convs2s",
+        "vocab_size": 0,
+        "embedding": size.width,
+        "d_model": size.width,
+        "encoder": f"{size.encoder}x{size.width}k{size.kernel}",
+        "decoder": f"{size.decoder}x{size.width}k{size.kernel}",
+        "max_positions": size.positions,
+        "dropout": size.dropout,
+        "tying": "none",
+        "dtype": dtype,
+    }
+
+
+def recurrent_keys(size: sizes.Recurrent, dtype: str) -> dict[str, Any]:
+    """Return the keys of ``config.model`` of a recurrent model.
 
     Args:
       size: of the model.
