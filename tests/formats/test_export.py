@@ -98,6 +98,7 @@ def test_export_after_import_returns_every_bit(golden, imported, tmp_path):
     assert config.digest(imported.settings) in page and "not evaluated" in page
 
 
+RELATIVE = {"model.positions": "relative", "model.clip": 3}
 OWN: dict[str, dict[str, Any]] = {
     "as it is": {},
     "tables of positions": {
@@ -198,6 +199,21 @@ def test_matrices_above_each_other_and_tables_once(pieces, tmp_path):
     assert same[0] is same[1]
 
 
+def test_vectors_of_distances_take_the_place_of_tables(pieces, tmp_path):
+    ours = drawn(pieces, **RELATIVE)
+    export(ours, "ctranslate2", tmp_path / "folder")
+    found = dict(
+        ctranslate2.read_variables((tmp_path / "folder" / "model.bin").read_bytes())
+    )
+    assert not [name for name in found if "position_encodings" in name]
+    for stack in ("encoder", "decoder"):
+        tables = ours.params[f"{stack}_0"]["self_attention"]["distances"]
+        for part in ("key", "value"):
+            theirs = f"{stack}/layer_0/self_attention/relative_position_{part}s"
+            np.testing.assert_array_equal(found[theirs], tables[part])
+    assert not [name for name in found if "/attention/relative" in name]
+
+
 def test_integers_are_within_half_a_step_of_each_row():
     matrix = np.array([[1.0, -2.0, 0.3], [0, 0, 0], [1e-3, 2e-3, -1e-3]], np.float32)
     scalar, vector = np.int8(1), np.ones(3, np.float32)
@@ -221,6 +237,25 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("huggingface", {"model.window": 3}, "model.window: expected 0, .*got 3"),
     ("ctranslate2", {"model.window": 3}, "model.window: expected 0, .*got 3"),
     ("ctranslate2", {"model.positions": "rotary"}, "model.positions: .*got rotary"),
+    (
+        "huggingface",
+        {"model.positions": "relative", "model.clip": 3},
+        "model.positions: .*got relative",
+    ),
+    (
+        "ctranslate2",
+        {
+            "model.positions": "relative",
+            "model.clip": 3,
+            "model.relative_heads": "per_head",
+        },
+        "model.relative_heads: expected shared, .*got per_head",
+    ),
+    (
+        "ctranslate2",
+        {"model.positions": "relative", "model.clip": 3, "model.target_space": True},
+        "model.target_space: expected False beside positions=relative",
+    ),
     ("ctranslate2", {"model.score": "additive"}, "scaled_dot or dot, .*got additive"),
     ("ctranslate2", {"model.d_k": 4}, "d_model / heads = 8, .*got 4"),
     ("ctranslate2", {"model.d_v": 4}, "d_model / heads = 8, .*got 8 and 4"),
@@ -312,3 +347,37 @@ def test_peers_translate_as_the_peer_did(golden, imported, tmp_path):
         # Theirs may also write <pad>, with a logit of 0.
         tolerance = 2e-3 if system == "huggingface" else 1e-4
         np.testing.assert_allclose(found["scores"], scores, atol=tolerance, rtol=0)
+
+
+@pytest.mark.skipif(not has_peer("ctranslate2"), reason="no ctranslate2")
+@pytest.mark.parametrize("name", ["post", "pre, no scale"])
+def test_ctranslate2_relates_positions_by_distance_as_ours(name, pieces, tmp_path):
+    """Whole: greedy ids, and log-probabilities of given outputs, past the clip."""
+    changes = {} if name == "post" else {"model.norm": "pre", "model.score": "dot"}
+    ours = drawn(pieces, **RELATIVE, **changes, **{"decode.extra_tokens": 5})
+    lines = [a for a, _ in PAIRS[::7]]
+    targets = [b for _, b in PAIRS[::7]]
+    sources = ours.source_ids(lines)
+    greedy = [best[0].ids for best in ours.hypotheses(lines, beam=1)]
+    assert max(map(len, greedy)) > 2 * 3 + 1  # tokens farther apart than the clip
+    written = {
+        "beams": [1],
+        "limits": [len(ids) + 4 for ids in sources],
+        "compute_type": "float32",
+        "pieces": [ours.vocabulary.source.pieces(ids[:-1]) for ids in sources],
+        "target pieces": [
+            ours.vocabulary.target.pieces(ours.vocabulary.target.encode(line))
+            for line in targets
+        ],
+    }
+    export(ours, "ctranslate2", tmp_path / "theirs")
+    (tmp_path / "case.json").write_text(json.dumps(written))
+    case_file = tmp_path / "case.json"
+    run_peer(
+        "peer_translations", "ctranslate2", str(tmp_path / "theirs"), str(case_file)
+    )
+    found = json.loads((tmp_path / "case.out.json").read_text())
+    assert found["1"] == [ours.vocabulary.target.pieces(ids) for ids in greedy]
+    scores = ours.score(lines, targets)
+    # Sums of up to 30 log-probabilities, each right to some 30 roundings of 5.
+    np.testing.assert_allclose(found["scores"], scores, atol=1e-4, rtol=0)

@@ -43,7 +43,7 @@ def save(
     Raises:
       UserError: for what the format cannot hold.
     """
-    it = outgoing(translator, _POSITIONS)
+    it = outgoing(translator, _POSITIONS, relative=True)
     variables, aliases = unique(variables_of(it))
     variables = quantized(variables, quantization)
     with open(folder / "model.bin", "wb") as file:
@@ -104,8 +104,9 @@ def variables_of(it: Outgoing) -> Variables:
             f"{stack}/pre_norm": _number(c.norm == "pre", "int8"),
             f"{stack}/activation": _number(_ACTIVATIONS[c.activation], "int8"),
             f"{stack}/scale_embeddings": _number(c.d_model**0.5, "float32"),
-            f"{stack}/position_encodings/encodings": it.positions[side],
         }
+        if it.positions:
+            found[f"{stack}/position_encodings/encodings"] = it.positions[side]
         name = "embeddings_0" if stack == "encoder" else "embeddings"
         found[f"{stack}/{name}/weight"] = table
         if c.norm == "pre":
@@ -142,6 +143,10 @@ def _layer(theirs: str, ours: str, arrays: Variables) -> Variables:
             biases = [arrays[f"{ours}.{mine}.{part}.bias"] for part in parts]
             found[f"{theirs}/{kind}/linear_{n}/weight"] = np.concatenate(matrices)
             found[f"{theirs}/{kind}/linear_{n}/bias"] = np.concatenate(biases)
+        for part in ("key", "value"):  # rows of the distances -k to k (Shaw et al.)
+            if f"{ours}.{mine}.distances.{part}" in arrays:
+                table = arrays[f"{ours}.{mine}.distances.{part}"]
+                found[f"{theirs}/{kind}/relative_position_{part}s"] = table
         norm = f"{ours}.residual_{number}.norm"
         found |= _norm(f"{theirs}/{kind}/layer_norm", norm, arrays)
     for n in (1, 2):

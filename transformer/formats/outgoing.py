@@ -24,7 +24,8 @@ class Outgoing:
       model: its keys.
       arrays: by name, of dense projections with biases and plain scaled products;
         tables have as many rows as the vocabulary.
-      positions: what is added to the embeddings of each side (positions, D).
+      positions: what is added to the embeddings of each side (positions, D); empty
+        where self-attention alone knows positions, by distance.
     """
 
     model: config.Transformer
@@ -32,7 +33,9 @@ class Outgoing:
     positions: dict[str, np.ndarray]
 
 
-def outgoing(translator: Translator, positions: int) -> Outgoing:
+def outgoing(
+    translator: Translator, positions: int, *, relative: bool = False
+) -> Outgoing:
     """Return a run's model as other systems can hold it.
 
     A score without the scale is ``d_k^0.5`` in the queries' matrix, an absent bias is
@@ -41,20 +44,25 @@ def outgoing(translator: Translator, positions: int) -> Outgoing:
     Args:
       translator: the run.
       positions: rows of the tables of positions that are computed.
+      relative: the other system has vectors of distances, which all heads share.
 
     Raises:
-      UserError: for what no other system has.
+      UserError: for what the other system does not have.
     """
     c = config.transformer(translator.settings.model)
+    by_distance = relative and c.positions == "relative"
     if translator.settings.data.vectors:
         cannot("data.source", "text", "vectors")
     for key, held in (
         ("window", (0,)),
         ("score", ("scaled_dot", "dot")),
-        ("positions", ("learned", "none", *POSITIONS)),
+        ("positions", ("learned", "none", *POSITIONS, *["relative"] * relative)),
+        ("relative_heads", ("shared",)),
     ):
         if getattr(c, key) not in held:
             cannot(f"model.{key}", " or ".join(map(str, held)), getattr(c, key))
+    if by_distance and c.target_space:
+        cannot("model.target_space", "False beside positions=relative", True)
     if not c.heads * c.d_k == c.heads * c.d_v == c.d_model:
         wanted = f"d_model / heads = {c.d_model / c.heads:g}"
         cannot("model.d_k and d_v", wanted, f"{c.d_k} and {c.d_v}")
@@ -67,7 +75,8 @@ def outgoing(translator: Translator, positions: int) -> Outgoing:
         if c.score == "dot":
             for part in (name, name.replace("kernel", "bias")):
                 arrays[part] = arrays[part] * np.float32(c.d_k**0.5)
-    return Outgoing(c, arrays, _tables(c, arrays, positions))
+    tables = {} if by_distance else _tables(c, arrays, positions)
+    return Outgoing(c, arrays, tables)
 
 
 def _cut(arrays: Arrays, vocabulary: Vocabulary) -> None:
