@@ -555,7 +555,7 @@ ranked = jax.jit(hypotheses.best_continuations, static_argnums=2)
 
 @settings(max_examples=40)
 @given(
-    # One block, few blocks, a prime number of blocks of one, many blocks.
+    # One block, few and many blocks, of which the last one may be short.
     size=st.sampled_from([7, 262, 263, 509, 1_000, 1_542, 2_560]),
     count=st.sampled_from([1, 2, 7]),
     axes=st.sampled_from([(), (1,), (3,), (2, 3)]),

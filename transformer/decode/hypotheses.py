@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -107,20 +108,27 @@ def largest(x: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
     [[9.0, 9.0, 4.0], [1, 3, 2]]
     """
     size, shape = x.shape[-1], (*x.shape[:-1], count)
-    block = max(b for b in range(1, _LARGEST_BLOCK + 1) if size % b == 0)
+    # So that there are as many maxima as numbers in the blocks that are chosen.
+    block = 1 << round(math.log2(size / count) / 2)
+    blocks, rest = divmod(size, block)
     rows = x.reshape(-1, size)  # of three axes the CPU would make a full sort
-    if size // block <= count:
+    if blocks <= count:
         found, ids = lax.top_k(rows, count)
     else:
-        maxima = rows.reshape(len(rows), -1, block).max(-1)
+        maxima = rows[:, : blocks * block].reshape(len(rows), blocks, block).max(-1)
+        if rest:
+            last = rows[:, blocks * block :].max(-1, keepdims=True)
+            maxima = jnp.concatenate([maxima, last], axis=1)
         best = jnp.sort(lax.top_k(maxima, count)[1])  # sorted: equal ones by index
-        ids = (best[..., None] * block + jnp.arange(block)).reshape(len(rows), -1)
-        found, order = lax.top_k(jnp.take_along_axis(rows, ids, axis=1), count)
+        begin = best[..., None] * block
+        ids = jnp.minimum(begin, size - block) + jnp.arange(block)
+        # A last block that is short has numbers of the one before it in front.
+        own = (ids >= begin).reshape(len(rows), -1)
+        ids = ids.reshape(len(rows), -1)
+        inside = jnp.take_along_axis(rows, ids, axis=1)
+        found, order = lax.top_k(jnp.where(own, inside, -jnp.inf), count)
         ids = jnp.take_along_axis(ids, order, axis=1)
     return found.reshape(shape), ids.reshape(shape)
-
-
-_LARGEST_BLOCK = 256  # numbers
 
 
 def best_continuations(
