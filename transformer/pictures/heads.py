@@ -229,16 +229,25 @@ def _numbers(name: str, text: str | None, count: int) -> list[int]:
 
 
 def page(maps: Maps) -> str:
-    """Return one HTML page that needs no network, with weights to 8 bits."""
+    """Return one HTML page that needs no network, with weights to 8 bits.
+
+    Layers with a single map each are followed by their mean.
+    """
+    layers, weights = [*map(str, maps.layers)], maps.weights
+    if _has_mean(maps):
+        layers.append("mean")
+        weights = {
+            kind: np.concatenate([each, _mean(each)]) for kind, each in weights.items()
+        }
     values = {
         **maps.texts,
         "labels": maps.labels,
         "next": maps.following,
-        "layers": maps.layers,
+        "layers": layers,
         "heads": maps.heads,
         "kinds": {
             kind: {"from": KINDS[kind][0], "to": KINDS[kind][1], "weights": _bytes(w)}
-            for kind, w in maps.weights.items()
+            for kind, w in weights.items()
         },
     }
     text = json.dumps(values, ensure_ascii=False).replace("<", "\\u003c")
@@ -246,6 +255,16 @@ def page(maps: Maps) -> str:
     template = files.joinpath("page.html").read_text(encoding="utf-8")
     before, between, after = re.split("@(?:TREE|DATA)@", template)
     return before + _drawn(maps) + between + text + after
+
+
+def _has_mean(maps: Maps) -> bool:
+    """Say whether the mean of the layers is shown behind them."""
+    return maps.single and len(maps.layers) > 1
+
+
+def _mean(weights: np.ndarray) -> np.ndarray:
+    """Return the mean of the layers as one of them: (N, H, T, S) to (1, H, T, S)."""
+    return weights.mean(0, keepdims=True)
 
 
 def _drawn(maps: Maps) -> str:
@@ -280,9 +299,9 @@ def picture(maps: Maps) -> plots.Picture:
         ]
         for i, layer in enumerate(maps.layers)
     ]
-    if len(grid) > 1 and maps.single:
-        mean = plots.HeadMap("mean of the layers", weights[:, 0].mean(0).tolist())
-        grid.append([mean])
+    if _has_mean(maps):
+        mean = _mean(weights)[0, 0].tolist()
+        grid.append([plots.HeadMap("mean of the layers", mean)])
     return plots.head_maps(TITLES[kind].capitalize(), grid, rows, columns)
 
 
