@@ -16,6 +16,7 @@ from support.runs import write_digits
 
 from transformer import config
 from transformer.cli import main as cli
+from transformer.cli.parse import resolved
 from transformer.tools.ablate import runs as planned
 from transformer.tools.ablate import watch
 
@@ -50,6 +51,39 @@ def test_dry_run_leaves_out_what_is_finished(tmp_path, capsys):
     assert cli.main(["ablate", *call, f"--workdir={tmp_path}", "--dry_run"]) == 0
     (command,) = capsys.readouterr().out.splitlines()
     assert f"--workdir={tmp_path}/E_learned/seed_0" in command
+
+
+def keep(folder, row, *changes):
+    """Write what report --save writes of a finished run, as far as ablate reads it."""
+    given = [f"{TABLE3}:{row},data=numbers", *changes, "--config.data.dir=theirs"]
+    write_results(place := folder / row / "seed_0", step=8)
+    settings = resolved([*given, "--config.train.steps=8"])
+    (place / "config.json").write_text(config.to_json(settings))
+
+
+def test_what_is_kept_elsewhere_is_not_trained_again(tmp_path, capsys):
+    keep(tmp_path / "kept", "base")
+    call = [f"{TABLE3}:data=numbers", "--rows=E", "--config.train.steps=8"]
+    call += [f"--workdir={tmp_path / 'runs'}", f"--results={tmp_path / 'kept'}"]
+    assert cli.main(["ablate", *call, "--dry_run"]) == 0
+    (command,) = capsys.readouterr().out.splitlines()
+    assert f"--workdir={tmp_path}/runs/E_learned/seed_0" in command
+    assert cli.main(["ablate", *call, "--seeds=2", "--dry_run"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 3
+    keep(tmp_path / "kept", "E_learned")
+    assert cli.main(["ablate", *call]) == 0  # without a folder or a process
+    assert "nothing to do" in capsys.readouterr().out
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_is_kept_of_another_configuration_is_refused(tmp_path, capsys):
+    keep(tmp_path / "kept", "base", "--config.model.dropout=0.3")
+    call = [f"{TABLE3}:data=numbers", "--rows=E", "--config.train.steps=8"]
+    call += [f"--workdir={tmp_path / 'runs'}", "--dry_run"]
+    said = error(capsys, "ablate", *call, f"--results={tmp_path / 'kept'}")
+    assert "model.dropout: 0.3 -> 0.1" in said and "base/seed_0" in said
+    said = error(capsys, "ablate", *call, f"--results={tmp_path / 'nothing'}")
+    assert "--results: expected a folder" in said
 
 
 @pytest.mark.parametrize(

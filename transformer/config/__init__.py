@@ -18,6 +18,7 @@ from transformer.config.checks import (
     type_and_checks,
 )
 from transformer.config.compare import (
+    PATHS,
     difference,
     digest,
     flatten,
@@ -48,6 +49,7 @@ from transformer.config.keys import (
 from transformer.config.values import resolve, round_up
 
 __all__ = [
+    "PATHS",
     "MODELS",
     "NEWER",
     "Batch",

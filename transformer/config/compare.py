@@ -42,6 +42,13 @@ def difference(old: Config, new: Config) -> list[str]:
     return [f"{k}: {a[k]!r} -> {b[k]!r}" for k in a if k in b and a[k] != b[k]]
 
 
+# Where data are; what is there is compared by digest.
+PATHS = (
+    "data.dir",
+    "data.prepared",
+    "tokenizer.source_model",
+    "tokenizer.target_model",
+)
 # Keys, or groups of them, that change where a run is computed: at most the rounding.
 _PLACE = ("device", "parallel.", "loss.block", "decode.tokens")
 # Those that change no number of a step: how far a run goes, what it writes down on the

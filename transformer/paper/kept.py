@@ -13,11 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer.config import Config, UserError
+from transformer.config import PATHS, Config, UserError
 from transformer.files import sealed
 from transformer.files.whole import write_whole
 from transformer.paper.report.costs import per_target_token, vocabulary_sizes
-from transformer.paper.runs import PATHS, Run
+from transformer.paper.runs import Run
 from transformer.run import folder as run_folder
 
 _RECORD = (

@@ -28,13 +28,6 @@ _NAME = re.compile(
     r"|(?P<table2>table2)/(?P<row2>(?:base|big)_(?P<pair>en_de|en_fr))"
 )
 _SEARCH = ("beam", "alpha", "length_penalty", "extra_tokens")
-# Where data are; what is there is compared by digest.
-PATHS = (
-    "data.dir",
-    "data.prepared",
-    "tokenizer.source_model",
-    "tokenizer.target_model",
-)
 _NOT_PRINTED = {"big": ("train.keep", "decode.average")}
 _LISTED = 5  # of many, in a message
 
@@ -306,7 +299,7 @@ def _check_row(run: Run, changed: set[str]) -> None:
 
 
 def _config_difference(first: Run, run: Run) -> list[str]:
-    free = {"name", "seed", *PATHS}
+    free = {"name", "seed", *config.PATHS}
     for one in (first, run):
         free |= one.overrides.keys() | set(_NOT_PRINTED.get(one.row.split("_")[0], ()))
     lines = config.other_run(first.settings, run.settings)

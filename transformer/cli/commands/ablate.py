@@ -17,6 +17,7 @@ from transformer.config import UserError
 
 def run(values: flags.FlagValues) -> int:
     """Run the command with the values of its flags; return the exit code."""
+    from transformer.run.records import announce
     from transformer.tools.ablate import launchers, watch
     from transformer.tools.ablate.runs import commands
     from transformer.tools.ablate.slurm import Slurm
@@ -29,6 +30,9 @@ def run(values: flags.FlagValues) -> int:
         )
     workdir = Path(values.workdir)
     runs = _planned(values, workdir)
+    if not runs:
+        announce(f"nothing to do: --results={values.results} has all of these runs")
+        return 0
     if values.dry_run:
         for line in commands(runs):
             print(line)
@@ -43,7 +47,7 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _planned(values: flags.FlagValues, workdir: Path) -> list[Any]:
-    """Return the runs of an ablation, every one resolved."""
+    """Return the runs of an ablation that are not kept, every one resolved."""
     from transformer.tools.ablate import runs
 
     file, options = ablated_file(values["config"])
@@ -58,7 +62,7 @@ def _planned(values: flags.FlagValues, workdir: Path) -> list[Any]:
         argument = ",".join([row, *options])
         return [f"--config={file}:{argument}", *overrides, f"--config.seed={seed}"]
 
-    return runs.plan(
+    planned = runs.plan(
         runs.choose(values.rows, row_names(file)),
         values.seeds,
         workdir,
@@ -66,6 +70,8 @@ def _planned(values: flags.FlagValues, workdir: Path) -> list[Any]:
         arguments,
         resolved,
     )
+    kept = [] if values.results is None else values.results.split(",")
+    return runs.outside(planned, [*map(Path, kept)])
 
 
 def _slurm_options(values: flags.FlagValues) -> dict[str, str]:
@@ -76,5 +82,5 @@ def _slurm_options(values: flags.FlagValues) -> dict[str, str]:
 COMMAND = Command(
     run,
     ("config", "rows", "workdir"),
-    ("seeds", "jobs", "launcher", "slurm.partition", "dry_run"),
+    ("seeds", "results", "jobs", "launcher", "slurm.partition", "dry_run"),
 )

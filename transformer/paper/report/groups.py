@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformer import config
 from transformer.config import UserError
-from transformer.paper.runs import PATHS, workdirs
+from transformer.paper.runs import workdirs
 from transformer.paper.statistics import summary
 from transformer.run import folder as run_folder
 from transformer.run import measured
@@ -69,7 +69,7 @@ def systems(runs: Sequence[Measured], flag: str) -> list[list[Measured]]:
 
 def _is_another_seed(first: Measured, run: Measured) -> bool:
     lines = config.other_run(first.settings, run.settings)
-    return {line.split(":")[0] for line in lines} <= {"seed", *PATHS}
+    return {line.split(":")[0] for line in lines} <= {"seed", *config.PATHS}
 
 
 def _check_seed(system: Sequence[Measured], run: Measured, flag: str) -> None:

@@ -182,6 +182,39 @@ def finished(run: Run) -> bool:
     return folder.is_finished(run.workdir, run.settings)
 
 
+def outside(runs: Sequence[Run], folders: Sequence[Path]) -> list[Run]:
+    """Return the runs whose results are not among those that are kept.
+
+    Args:
+      runs: as ``plan`` returns them.
+      folders: of small files, as ``transformer report --save`` writes them.
+
+    Raises:
+      UserError: for what is no folder, and for results of the same row and seed with
+        another configuration.
+    """
+    for kept in folders:
+        if not kept.is_dir():
+            raise UserError(
+                f"--results: expected a folder that transformer report --save wrote, "
+                f"got {kept}; leave it out"
+            )
+    return [run for run in runs if not any(_is_kept(run, kept) for kept in folders)]
+
+
+def _is_kept(run: Run, kept: Path) -> bool:
+    place = workdir_of(kept, run.row, run.seed)
+    if not folder.is_finished(place, run.settings):
+        return False
+    lines = config.other_run(folder.read_settings(place), run.settings)
+    if changes := [x for x in lines if x.split(":")[0] not in config.PATHS]:
+        raise UserError(
+            f"--results: expected {place} to have the configuration that is asked for, "
+            f"got {'; '.join(changes)}; leave the folder out or change it back"
+        )
+    return True
+
+
 def commands(runs: Sequence[Run]) -> Iterator[str]:
     """Yield the commands of the runs that are not finished, quoted for a shell."""
     for run in runs:
