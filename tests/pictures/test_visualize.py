@@ -258,13 +258,13 @@ def test_maps_of_layers_with_one_head_are_followed_by_their_mean(single, monkeyp
 def test_the_page_too_ends_with_the_mean_of_layers_with_one_head():
     maps = dataclasses.replace(drawn_maps(3, 2, 1), single=True)
     data = data_of(viewer.page(maps))
-    assert data["layers"] == ["1", "2", "mean"]
+    assert data["layers"] == [1, 2, "mean"]
     for kind, weights in maps.weights.items():
         given = np.frombuffer(base64.b64decode(data["kinds"][kind]["weights"]), "u1")
         shown = given.reshape(3, *weights.shape[1:])
         assert np.abs(shown[2] - 255.0 * weights.mean(0)).max() < 0.501
         assert np.abs(shown[:2] - 255.0 * weights).max() < 0.501
-    assert data_of(viewer.page(drawn_maps(3, 2, 1)))["layers"] == ["1", "2"]
+    assert data_of(viewer.page(drawn_maps(3, 2, 1)))["layers"] == [1, 2]
 
 
 def test_one_map_has_a_page_statistics_and_lines_too(aligning):

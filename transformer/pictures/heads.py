@@ -233,7 +233,8 @@ def page(maps: Maps) -> str:
 
     Layers with a single map each are followed by their mean.
     """
-    layers, weights = [*map(str, maps.layers)], maps.weights
+    layers: list[int | str] = [*maps.layers]
+    weights = maps.weights
     if _has_mean(maps):
         layers.append("mean")
         weights = {
