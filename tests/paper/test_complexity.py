@@ -254,6 +254,22 @@ def test_the_layers_and_steps_of_attention_and_recurrence(n, r):
 
 
 @pytest.mark.parametrize(
+    "name, n, k, r, layers",
+    [
+        ("convolutional, separable", 10, 4, 3, 3),
+        # Each block reads (k - 1) / 2 positions further, each way.
+        ("convolutional, block of ConvS2S", 10, 5, 3, 5),
+        ("self-attention, in blocks", 13, 3, 7, 4),
+        # From 2 positions to 62 of a set, then 2 of the next, 6, 14 and so on.
+        ("convolutional, block of ByteNet", 63, 3, 3, 5),
+        ("convolutional, block of ByteNet", 66, 3, 3, 7),
+    ],
+)
+def test_the_layers_that_other_stacks_need(name, n, k, r, layers):
+    assert complexity.path_length(name, Sizes(n, 1, k, r)) == layers
+
+
+@pytest.mark.parametrize(
     "name", ["convolutional, dilated", "convolutional, contiguous"]
 )
 def test_a_kernel_of_one_never_reaches_further(name):

@@ -149,6 +149,9 @@ def test_the_tables_of_three_rows(monkeypatch):
         2 * 2 * 20 * 12 * 512,
     )
     assert counted == [f"{count:,}" for count in by_hand]
+    # 16 positions back by 8, or 4 each way; ByteNet's go back by 8, then by 16.
+    lengths = list(column(more, "maximum path length").values())
+    assert lengths == ["2", "4", "2", "4"]
 
 
 def test_the_picture_of_operations_names_each_layer_with_its_law():

@@ -58,7 +58,10 @@ _MORE_NOTE = (
     "models: the one convolves to 2 d features, of which one half gates the other; the "
     "other narrows to d / 2, convolves, and widens. Attention in blocks is restricted "
     "self-attention as the models compute it: 3 blocks of (r - 1) / 2 keys for each "
-    "query, n filled up to whole blocks; without its projections."
+    "query, n filled up to whole blocks; without its projections. Paths are in stacks "
+    "of the layer, as above: ConvS2S's encoder reads (k - 1) / 2 positions further "
+    "each way with each block; ByteNet's dilations 1, 2, 4, 8, 16 begin anew, so that "
+    "its path grows as log n within 31 (k - 1) positions, and as n beyond."
 )
 
 
@@ -272,11 +275,13 @@ def _more_table() -> Table:
             f"{more.operations(sizes):,}",
             f"{complexity.operations(name, sizes):,}",
             str(complexity.sequential_operations(name, sizes)),
+            str(complexity.path_length(name, sizes._replace(d=1))),
         )
         for name, more in complexity.MORE.items()
     ]
     at = f"n = {sizes.n}, d = {sizes.d}, k = r = {sizes.k}"
-    heads = ("layer", "formula", f"by it at {at}", "counted there", "sequential")
+    counted = f"by it at {at}", "counted there"
+    heads = ("layer", "formula", *counted, "sequential", "maximum path length")
     return Table("Layers that Table 1 does not have", heads, tuple(cells), _MORE_NOTE)
 
 

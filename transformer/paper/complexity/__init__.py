@@ -32,12 +32,18 @@ from transformer.paper.complexity.layers import (
     self_attention,
     separable_convolution,
 )
-from transformer.paper.complexity.paths import PATHS, dependence, path_length
+from transformer.paper.complexity.paths import (
+    MORE_PATHS,
+    PATHS,
+    dependence,
+    path_length,
+)
 from transformer.paper.complexity.timing import seconds
 
 __all__ = [
     "EVERY",
     "MORE",
+    "MORE_PATHS",
     "PATHS",
     "RECURRENT",
     "ROWS",

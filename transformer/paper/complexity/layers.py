@@ -307,22 +307,24 @@ class More(NamedTuple):
     layer: Callable[[Sizes], Layer]
 
 
+SEPARABLE = "convolutional, separable"
+CONVS2S = "convolutional, block of ConvS2S"
+BYTENET = "convolutional, block of ByteNet"
+BLOCKED = "self-attention, in blocks"
 MORE = {
-    "convolutional, separable": More(
+    SEPARABLE: More(
         "2 k n d + 2 n d^2",
         lambda s: 2 * s.k * s.n * s.d + 2 * s.n * s.d**2,
         _separable_layer,
     ),
-    "convolutional, block of ConvS2S": More(
-        "4 k n d^2", lambda s: 4 * s.k * s.n * s.d**2, convs2s_block
-    ),
-    "convolutional, block of ByteNet": More(
+    CONVS2S: More("4 k n d^2", lambda s: 4 * s.k * s.n * s.d**2, convs2s_block),
+    BYTENET: More(
         "2 n d^2 + k n d^2 / 2",
         lambda s: 2 * s.n * s.d**2 + s.k * s.n * s.d**2 // 2,
         bytenet_block,
     ),
     # Blocks of w = (r - 1) / 2 positions: the last one is filled up.
-    "self-attention, in blocks": More(
+    BLOCKED: More(
         "6 (r - 1) n d",
         lambda s: 6 * (s.r - 1) * -(-s.n // (s.r // 2)) * (s.r // 2) * s.d,
         _blocked_layer,
@@ -333,8 +335,8 @@ EVERY: dict[str, Row | More] = {**ROWS, **MORE}
 
 def whole_layer(row: str, sizes: Sizes) -> Layer:
     """Return the layer of a row with projections in and out of attention."""
-    function, shapes = ROWS[row].layer(sizes)
-    if row not in ("self-attention", RESTRICTED):
+    function, shapes = EVERY[row].layer(sizes)
+    if row not in ("self-attention", RESTRICTED, BLOCKED):
         return function, shapes
 
     def projected(x, query, key, value, output):

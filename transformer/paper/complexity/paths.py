@@ -17,9 +17,15 @@ import numpy as np
 
 from transformer.nn import recurrent
 from transformer.paper.complexity.layers import (
+    BLOCKED,
+    BYTENET,
+    CONVS2S,
     RECURRENT,
     RESTRICTED,
+    SEPARABLE,
+    Layer,
     Sizes,
+    bytenet_block,
     convolution,
     convolution_layer,
     draw,
@@ -51,20 +57,19 @@ def dependence(
 
     @jax.jit
     def rows(x):
+        y, pull = jax.vjp(function, x)
+        # A random mixture of the numbers of an output depends on what any of them does.
+        mixtures = jax.random.normal(jax.random.key(0), y.shape, y.dtype)
+        each = jnp.eye(len(y), dtype=y.dtype)[..., None] * mixtures
         # One after the other: all in a batch, as jax 0.10.2 compiles them for a CPU,
         # the Jacobian of ByteNet's block is wrong by 2 where its entries are up to 5.
-        y, pull = jax.vjp(function, x)
-        each = jnp.eye(y.size, dtype=y.dtype).reshape(-1, *y.shape)
-        return y, jax.lax.map(lambda one: pull(one)[0], each)
+        return jax.lax.map(lambda one: pull(one)[0], each)
 
-    y, jacobian = map(np.asarray, rows(jnp.asarray(x)))
-    return (jacobian.reshape(*y.shape, *x.shape) != 0).any(axis=(1, 3))
+    return (np.asarray(rows(jnp.asarray(x))) != 0).any(axis=2)
 
 
 def _attention_stack(sizes: Sizes, row: str = "self-attention") -> Stack:
-    function, shapes = whole_layer(row, sizes)
-    x, *weights = draw(shapes)
-    pattern = dependence(lambda x: function(x, *weights), x)
+    pattern = _pattern_of(whole_layer(row, sizes))
     return Stack(itertools.repeat(pattern), np.ones((sizes.n, sizes.n), bool))
 
 
@@ -104,6 +109,36 @@ def _convolution_stack(sizes: Sizes, dilated: bool) -> Stack:
     return Stack(patterns, np.tri(sizes.n, dtype=bool))
 
 
+def _both_ways_stack(sizes: Sizes, row: str) -> Stack:
+    pattern = _pattern_of(whole_layer(row, sizes))
+    return Stack(itertools.repeat(pattern), np.ones((sizes.n, sizes.n), bool))
+
+
+def _separable_stack(sizes: Sizes) -> Stack:
+    pattern = _pattern_of(whole_layer(SEPARABLE, sizes))
+    return Stack(itertools.repeat(pattern), np.tri(sizes.n, dtype=bool))
+
+
+def _bytenet_stack(sizes: Sizes) -> Stack:
+    """Stack ByteNet's blocks, whose dilations 1, 2, ..., 16 begin anew in each set."""
+    # Of a few channels, behind a ReLU, all may be zero where the Jacobian is taken.
+    wide = sizes._replace(d=max(sizes.d, 32))
+
+    @functools.cache
+    def pattern(i):
+        return _pattern_of(bytenet_block(wide, 2**i))
+
+    patterns = (pattern(i % 5) for i in itertools.count())
+    return Stack(patterns, np.tri(sizes.n, dtype=bool))
+
+
+def _pattern_of(layer: Layer) -> np.ndarray:
+    """Return which outputs of a layer depend on which of its first inputs."""
+    function, shapes = layer
+    x, *weights = draw(shapes)
+    return dependence(lambda x: function(x, *weights), x)
+
+
 class Path(NamedTuple):
     """A maximum path length of Table 1, and the stack in which it is measured."""
 
@@ -128,18 +163,27 @@ PATHS = {
     ),
 }
 
+# The stacks of layers that Table 1 does not have.
+MORE_PATHS: dict[str, Callable[[Sizes], Stack]] = {
+    SEPARABLE: _separable_stack,
+    CONVS2S: functools.partial(_both_ways_stack, row=CONVS2S),
+    BYTENET: _bytenet_stack,
+    BLOCKED: functools.partial(_both_ways_stack, row=BLOCKED),
+}
+
 
 @functools.cache
 def path_length(name: str, sizes: Sizes) -> int:
     """Count layers until every output depends on every input.
 
-    Recurrent layers and the convolutions here read from left to right: of them every
-    output is to depend on every input up to its own position. A recurrent layer is
-    taken apart into its time steps. What depends on what in a layer is read from its
-    Jacobian at random numbers, in a stack from the Boolean product of its layers.
+    Recurrent layers and convolutions, but for ConvS2S's encoder, read from left to
+    right: of them every output is to depend on every input up to its own position. A
+    recurrent layer is taken apart into its time steps. What depends on what in a layer
+    is read from its Jacobian at random numbers, in a stack from the Boolean product of
+    its layers.
 
     Args:
-      name: a key of ``PATHS``.
+      name: a key of ``PATHS`` or of ``MORE_PATHS``.
       sizes: n, d, and k or r, which have to be greater than 1.
 
     Returns:
@@ -148,7 +192,8 @@ def path_length(name: str, sizes: Sizes) -> int:
     Raises:
       ValueError: if no number of layers is enough.
     """
-    patterns, needed = PATHS[name].stack(sizes)
+    stack = MORE_PATHS[name] if name in MORE_PATHS else PATHS[name].stack
+    patterns, needed = stack(sizes)
     reached = np.eye(len(needed), dtype=np.float32)
     for layers, pattern in zip(range(1, sizes.n + 1), patterns, strict=False):
         reached = (pattern @ reached > 0).astype(np.float32)
