@@ -16,7 +16,10 @@ its last row, as evaluation says.
     transformer train --config=experiments/length.py:rotary --workdir=runs/rotary
     transformer train --config=experiments/length.py:alibi --workdir=runs/alibi
     transformer plot --what=length --variant=exact --edges=8,10,12,14,16 \\
-        --workdir=runs/sinusoidal,runs/learned,runs/none --output=length.svg
+        --workdir=runs/sinusoidal,runs/learned,runs/none,runs/relative \\
+        --output=length.svg
+
+docs/results.md has what each kind reached.
 """
 
 from typing import Any
