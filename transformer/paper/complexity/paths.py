@@ -68,9 +68,11 @@ def dependence(
     return (np.asarray(rows(jnp.asarray(x))) != 0).any(axis=2)
 
 
-def _attention_stack(sizes: Sizes, row: str = "self-attention") -> Stack:
-    pattern = _pattern_of(whole_layer(row, sizes))
-    return Stack(itertools.repeat(pattern), np.ones((sizes.n, sizes.n), bool))
+def _layer_stack(sizes: Sizes, row: str, causal: bool = False) -> Stack:
+    """Stack one layer upon itself."""
+    needed = np.ones((sizes.n, sizes.n), bool)
+    patterns = itertools.repeat(_pattern_of(whole_layer(row, sizes)))
+    return Stack(patterns, np.tril(needed) if causal else needed)
 
 
 def _recurrent_stack(sizes: Sizes, kind: str) -> Stack:
@@ -109,16 +111,6 @@ def _convolution_stack(sizes: Sizes, dilated: bool) -> Stack:
     return Stack(patterns, np.tri(sizes.n, dtype=bool))
 
 
-def _both_ways_stack(sizes: Sizes, row: str) -> Stack:
-    pattern = _pattern_of(whole_layer(row, sizes))
-    return Stack(itertools.repeat(pattern), np.ones((sizes.n, sizes.n), bool))
-
-
-def _separable_stack(sizes: Sizes) -> Stack:
-    pattern = _pattern_of(whole_layer(SEPARABLE, sizes))
-    return Stack(itertools.repeat(pattern), np.tri(sizes.n, dtype=bool))
-
-
 def _bytenet_stack(sizes: Sizes) -> Stack:
     """Stack ByteNet's blocks, whose dilations 1, 2, ..., 16 begin anew in each set."""
     # Of a few channels, behind a ReLU, all may be zero where the Jacobian is taken.
@@ -147,7 +139,9 @@ class Path(NamedTuple):
 
 
 PATHS = {
-    "self-attention": Path({"n": 0}, _attention_stack),
+    "self-attention": Path(
+        {"n": 0}, functools.partial(_layer_stack, row="self-attention")
+    ),
     **{
         row: Path({"n": 1}, functools.partial(_recurrent_stack, kind=kind))
         for row, kind in RECURRENT.items()
@@ -159,16 +153,16 @@ PATHS = {
         {"log_k n": 1}, functools.partial(_convolution_stack, dilated=True)
     ),
     "self-attention, restricted": Path(
-        {"n": 1, "r": -1}, functools.partial(_attention_stack, row=RESTRICTED)
+        {"n": 1, "r": -1}, functools.partial(_layer_stack, row=RESTRICTED)
     ),
 }
 
 # The stacks of layers that Table 1 does not have.
 MORE_PATHS: dict[str, Callable[[Sizes], Stack]] = {
-    SEPARABLE: _separable_stack,
-    CONVS2S: functools.partial(_both_ways_stack, row=CONVS2S),
+    SEPARABLE: functools.partial(_layer_stack, row=SEPARABLE, causal=True),
+    CONVS2S: functools.partial(_layer_stack, row=CONVS2S),
     BYTENET: _bytenet_stack,
-    BLOCKED: functools.partial(_both_ways_stack, row=BLOCKED),
+    BLOCKED: functools.partial(_layer_stack, row=BLOCKED),
 }
 
 
