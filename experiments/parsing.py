@@ -18,8 +18,9 @@ paper does not say is chosen here: dropout .2, the authors' in that code.
 ``:craft`` is sized for CPUs and for a free treebank, 18,951 trees of biomedical
 articles: the repository UCDenver-ccp/CRAFT (CC BY 3.0). Its training and development
 trees are one file each, ``train.clean.trees`` and ``dev.clean.trees``; there is no
-test set of its own. ``:craft_tagged`` and ``:craft_in_order`` write trees otherwise,
-see ``transformer/trees/forms.py``.
+test set of its own. ``:craft_tagged``, ``:craft_in_order`` and ``:craft_indexed`` write
+trees otherwise, see ``transformer/trees/forms.py``; the last, which is no form of the
+paper's, gives each word of the sentence its index, and names words by it.
 
     transformer train --config=experiments/parsing.py:craft \\
         --config.data.dir=craft-treebank --workdir=runs/craft
@@ -27,6 +28,8 @@ see ``transformer/trees/forms.py``.
         --config.data.dir=craft-treebank --workdir=runs/craft_tagged
     transformer train --config=experiments/parsing.py:craft_in_order \\
         --config.data.dir=craft-treebank --workdir=runs/craft_in_order
+    transformer train --config=experiments/parsing.py:craft_indexed \\
+        --config.data.dir=craft-treebank --workdir=runs/craft_indexed
 """
 
 import functools
@@ -90,6 +93,8 @@ def _craft(config: ConfigDict, form: str) -> None:
     config.data.test = "dev.clean"
     config.data.max_length = 200
     config.tokenizer.target_kind = form
+    if form == "indexed":
+        config.tokenizer.kind = "indexed_words"
     config.tokenizer.vocab_size = 8000
     config.batch.tokens = 4096
     config.batch.shapes = 16
@@ -114,6 +119,7 @@ _VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     "craft": functools.partial(_craft, form="top_down"),
     "craft_tagged": functools.partial(_craft, form="tagged"),
     "craft_in_order": functools.partial(_craft, form="in_order"),
+    "craft_indexed": functools.partial(_craft, form="indexed"),
     "wsj": _wsj,
     "wsj_semi": _wsj_semi,
     "as_run": _as_run,

@@ -133,10 +133,10 @@ def training_composed(size: str) -> Group:
 
 def searching_composed(size: str, beam: int) -> Group:
     """Return the workers that search with a model that torch has the parts of."""
-    systems = dict.fromkeys(COMPOSED, SINGLE)
+    systems = dict.fromkeys(COMPOSED, BOTH)
     tasks = _tasks("captions", systems, COMPOSED, size=size, beam=beam)
     count = f"{sizes.CAPTIONS:,} sentences"
-    return Group(f"{_search_name(beam)}, {size}, {count}", SINGLE, tasks)
+    return Group(f"{_search_name(beam)}, {size}, {count}", BOTH, tasks)
 
 
 def translating(workdir: Path, text: Path, exported: Path, beam: int) -> Group:

@@ -116,6 +116,7 @@ def _continuations(
     totals: Tensor, logits: Tensor, count: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Return the best ``totals[j] + log softmax(logits[j])[v]``, their j and v."""
+    logits = logits.float()  # sums of bfloat16 would make many hypotheses equal
     gains, tokens = logits.topk(count)
     gains += (totals - logits.logsumexp(-1))[..., None]
     longer, order = gains.flatten(1).topk(count)

@@ -60,6 +60,7 @@ ALL: list[dict[str, Any]] = [
     {"kind": "whitespace", "vocab_size": 0},
     {"kind": "whitespace", "vocab_size": 0, "joint": False},
     {"kind": "bytes"},
+    {"kind": "indexed_words"},
 ]
 
 
@@ -82,6 +83,26 @@ def test_text_comes_back_and_specials_say_nothing(
         assert tokenizer.pieces([tokenizer.size]) == ["<unk>"]
         # A model may have more rows than its tokenizer has pieces.
         assert tokenizer.decode([tokenizer.size]) == tokenizer.decode([UNK])
+
+
+def test_each_word_of_a_treebank_has_its_index_before_it(
+    tmp_path: pathlib.Path,
+) -> None:
+    source = build(tmp_path, kind="indexed_words", joint=False).source
+    # A no-break space parts no words of a treebank, but pieces of sentencepiece.
+    sentence = "the\u00a0dog  sees " + "dog " * 70
+    ids = source.encode(sentence)
+    pieces, words = source.pieces(ids), source.words(ids)
+    begins = [place for place in range(len(ids)) if words[place] > words[place - 1]]
+    assert [pieces[place] for place in [0, *begins]] == [
+        *map(str, [*range(1, 65), *range(1, 9)])
+    ]
+    assert source.decode(ids).split() == ["the", "dog", "sees", *["dog"] * 70]
+    (model,) = tmp_path.glob("source.*")
+    own = tokenizers.SentencePiece.load(model)
+    again = [i + 64 for i in own.encode("sees")]
+    assert [i for i, word in zip(ids, words, strict=True) if word == 1][1:] == again
+    assert source.labels(ids)[:1] == ["1"]
 
 
 @pytest.mark.parametrize("changes", ALL)

@@ -35,18 +35,24 @@ PENALTY = decode.length_penalty("gnmt", 0.6)
 # ---- forms, written down a second time -----------------------------------------------
 
 
-def linearise(form: str, tree: Nested) -> list[Symbol]:
+def linearise(form: str, tree: Nested, read: int = 0) -> list[Symbol]:
     if isinstance(tree, str):
-        return [Symbol("word", tree if form == "tagged" else "")]
+        labels = {"tagged": tree, "indexed": str(read + 1)}
+        return [Symbol("word", labels.get(form, ""))]
     label, *children = tree
-    first, *others = [linearise(form, child) for child in children]
+    parts = []
+    for child in children:
+        parts.append(linearise(form, child, read))
+        read += leaves(child)
+    first, *others = parts
     begin, end = [Symbol("open", label)], [Symbol("close", label)]
     start = first + begin if form == "in_order" else begin + first
     return sum(others, start) + end
 
 
 def symbols_of(form: str) -> list[Symbol]:
-    words = TAGS if form == "tagged" else ("",)
+    indices = tuple(map(str, range(1, 65)))
+    words = {"tagged": TAGS, "indexed": indices}.get(form, ("",))
     pairs = [Symbol(kind, label) for label in LABELS for kind in ("open", "close")]
     return [*pairs, *(Symbol("word", word) for word in words)]
 
@@ -58,12 +64,14 @@ def ids_of(form: str, tree: Nested) -> list[int]:
 
 def read(form: str, ids: list[int]) -> list[Nested]:
     """Return the trees that ids write, with a stack; all but a forest is an error."""
-    symbols = symbols_of(form)
+    symbols, words = symbols_of(form), 0
     stack: list[Any] = []  # trees, and lists of a label and what it has so far
     for id_ in ids:
         kind, label = symbols[id_ - len(SPECIAL)]
         if kind == "word":
-            stack.append(label)
+            words += 1
+            assert form != "indexed" or label == str(words)
+            stack.append(label if form == "tagged" else "")
         elif kind == "open":
             stack.append([label] if form != "in_order" else [label, stack.pop()])
         else:
@@ -172,6 +180,19 @@ def test_a_limit_too_small_cuts_the_shortest_tree(form):
 @pytest.mark.parametrize("form", FORMS)
 def test_without_words_there_is_only_the_end(form):
     assert reached(of_symbols(form, symbols_of(form)), 0, 9) == [[EOS]]
+
+
+def test_indices_begin_anew_in_long_sentences():
+    symbols = symbols_of("indexed")
+    grammar = of_symbols("indexed", symbols)
+    flat = [f"{n % 64 + 1}" for n in range(130)]
+    written = [symbols.index(Symbol("word", label)) + len(SPECIAL) for label in flat]
+    begin = symbols.index(Symbol("open", "A")) + len(SPECIAL)
+    ids = np.array([[[begin, *written, 0, 0]]], np.int32)
+    each = np.array([130]), np.array([133])  # no constituent fits in beside A
+    for number, id_ in enumerate(written):
+        may = np.asarray(mask(grammar, ids, np.int32(1 + number), *each))[0, 0]
+        assert np.flatnonzero(may).tolist() == [id_]
 
 
 def test_a_label_with_one_bracket_only_is_never_written():

@@ -37,7 +37,12 @@ FILES += [
     for stem in ("multi30k", "number_words")
     for member in ("cgru", "rnnsearch", "luong", "encdec")
 ]
-FILES += ["parsing", "parsing:craft_tagged", "parsing:craft_in_order"]
+FILES += [
+    "parsing",
+    "parsing:craft_tagged",
+    "parsing:craft_in_order",
+    "parsing:craft_indexed",
+]
 FILES += ["parsing:wsj", "parsing:wsj_semi", "parsing:as_run"]
 FILES += ["g2p", "g2p:dut", "digits", "digits:window"]
 FILES += [f"table2:{row}" for row in rows_of("table2")]

@@ -62,7 +62,7 @@ def run(tmp_path_factory) -> Path:
     return folder / "run"
 
 
-@pytest.mark.parametrize("form", ["top_down", "tagged", "in_order"])
+@pytest.mark.parametrize("form", forms.FORMS)
 def test_a_folder_of_trees_is_prepared(form, tmp_path) -> None:
     write_trees(tmp_path / "trees")
     settings = settings_of(tmp_path / "trees", **{"tokenizer.target_kind": form})
@@ -106,10 +106,18 @@ def test_given_tags_stand_in_the_trees(run) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"tokenizer.target_kind": "same"}, "expected top_down, tagged or in_order"),
+        (
+            {"tokenizer.target_kind": "same"},
+            "expected top_down, tagged, indexed or in_",
+        ),
         ({"data.source": "text"}, "tokenizer.target_kind: expected same with"),
         ({"tokenizer.joint": True, "model.tying": "three"}, "tokenizer.joint"),
         ({"tokenizer.target_model": "x.model"}, "tokenizer.target_model"),
+        (
+            {"tokenizer.target_kind": "same", "data.source": "text"}
+            | {"tokenizer.kind": "indexed_words"},
+            "tokenizer.kind: expected .* with data.source = text",
+        ),
     ],
 )
 def test_keys_that_contradict_each_other_are_refused(changes, message) -> None:

@@ -23,6 +23,8 @@ def symbols_of(form: forms.Form, text: str) -> list[Symbol]:
     for part in parts:
         if part in ("XX", "SH"):
             found.append(Symbol("word", ""))
+        elif part.isdigit():
+            found.append(Symbol("word", part))
         elif part[0] in ")/" or part.startswith("RE-"):
             found.append(Symbol("close", part.removeprefix("RE-").lstrip(")/")))
         elif form == "tagged" and f"/{part}" not in parts:
@@ -123,6 +125,7 @@ def test_tags_are_split_off_and_put_in() -> None:
     [
         ("top_down", "(S (NP XX )NP (VP XX (NP XX XX )NP )VP XX )S"),
         ("tagged", "S NP NNP /NP VP VBZ NP DT NN /NP /VP . /S"),
+        ("indexed", "(S (NP 1 )NP (VP 2 (NP 3 4 )NP )VP 5 )S"),
         (
             "in_order",
             "SH PJ-NP RE-NP PJ-S SH PJ-VP SH PJ-NP SH RE-NP RE-VP SH RE-S",
@@ -133,6 +136,17 @@ def test_the_forms_of_one_tree(form, written) -> None:
     symbols = forms.linearise(form, brackets.parse(JOHN))
     assert " ".join(forms.written(form, symbol) for symbol in symbols) == written
     assert symbols == symbols_of(form, written)
+
+
+def test_indices_begin_anew_in_long_sentences() -> None:
+    tree = brackets.parse("(TOP (S " + "(NN a)" * 130 + "))")
+    written = [x.label for x in forms.linearise("indexed", tree) if x.kind == "word"]
+    assert written == [str(n) for n in [*range(1, 65), *range(1, 65), 1, 2]]
+    symbols = forms.linearise("indexed", tree)
+    assert forms.build("indexed", symbols, ["a"] * 130) == (untagged(tree), {})
+    assert {x for x in symbols if x.kind == "word"} == forms.of_every_vocabulary(
+        "indexed"
+    )
 
 
 @pytest.mark.parametrize("form", forms.FORMS)
@@ -186,6 +200,8 @@ def test_every_tree_of_a_treebank_comes_back(split) -> None:
         ("top_down", "(NP XX )NP XX", 2, "(S (NP w0) w1)", [forms.ROOTS]),
         ("top_down", "", 1, "(S w0)", [forms.MISSING_WORD, forms.ROOTS]),
         ("tagged", "NP NN /NP", 2, "(NP NN:w0 w1)", [forms.MISSING_WORD]),
+        ("indexed", "(S 1 3 )S", 2, "(S w0 w1)", [forms.WRONG_INDEX]),
+        ("indexed", "(S 2 1 )S", 1, "(S w0)", [forms.WRONG_INDEX, forms.SURPLUS_WORD]),
         ("in_order", "PJ-S SH PJ-S RE-S", 1, "(S w0)", [forms.SURPLUS_BEGINNING]),
         ("in_order", "SH PJ-NP SH", 2, "(NP w0 w1)", [forms.UNCLOSED]),
         ("in_order", "SH RE-S", 1, "(S w0)", [forms.SURPLUS_END, forms.ROOTS]),
@@ -205,11 +221,11 @@ def test_what_is_no_tree_is_repaired(form, written, count, tree, kinds) -> None:
 @pytest.mark.parametrize("form", forms.FORMS)
 def test_any_symbols_make_a_tree_of_exactly_the_words(form) -> None:
     draw = random.Random(0)
-    tag = "NN" if form == "tagged" else ""
+    label = {"tagged": "NN", "indexed": "1"}.get(form, "")
     known = [
         *(Symbol("open", x) for x in "ABC"),
         *(Symbol("close", x) for x in "ABC"),
-        *[Symbol("word", tag)] * 3,
+        *[Symbol("word", label)] * 3,
         None,
     ]
     clean = 0

@@ -100,15 +100,21 @@ def _check_data(data: Data) -> None:
 def _check_tokenizer(config: Config) -> None:
     """See that trees are read as trees, and that symbols have a model to be in."""
     tokenizer, source = config.tokenizer, config.data.source
-    trained = tokenizer.kind == "sentencepiece" and not tokenizer.source_model
+    pieces = tokenizer.kind in ("sentencepiece", "indexed_words")
+    trained = pieces and not tokenizer.source_model
     if tokenizer.symbols and not trained:
         expected = "'' where no sentencepiece model is trained"
         refuse("tokenizer.symbols", expected, tokenizer.symbols)
     if (tokenizer.target_kind == "same") == (source == "trees"):
-        expected = "top_down, tagged or in_order" if source == "trees" else "same"
+        expected = (
+            "top_down, tagged, indexed or in_order" if source == "trees" else "same"
+        )
         expected += f" with data.source = {source}"
         refuse("tokenizer.target_kind", expected, tokenizer.target_kind)
     if tokenizer.target_kind == "same":
+        if tokenizer.kind == "indexed_words":
+            expected = f"one of text, not indexed words, with data.source = {source}"
+            refuse("tokenizer.kind", expected, tokenizer.kind)
         return
     if tokenizer.joint:
         refuse("tokenizer.joint", "False with trees as the target", True)

@@ -19,6 +19,7 @@ import numpy as np
 from jax import lax
 
 from transformer.ids import EOS, SPECIAL
+from transformer.trees import forms
 from transformer.trees.brackets import split_words
 from transformer.trees.forms import Form, Symbol
 
@@ -29,6 +30,7 @@ _KINDS = {"open": _OPEN, "close": _CLOSE, "word": _WORD}
 class _Prefix(NamedTuple):
     """What a prefix is, (B, J) each."""
 
+    read: jax.Array  # words
     unread: jax.Array  # words that are still to come
     open: jax.Array  # constituents
     innermost: jax.Array  # number of the label of the innermost open one, -1 = none
@@ -59,7 +61,8 @@ class Grammar:
 
     Attributes:
       kinds: of each id, from 0; see ``of_symbols``.
-      labels: of each id, the number of a constituent's label, -1 for others.
+      labels: of each id, the number of a constituent's label, the index of a word that
+        has one, -1 for others.
       most_openers: labels that may be opened without a word between them; gold trees
         of CRAFT have at most 8, and a bad model might open them without end.
     """
@@ -83,13 +86,17 @@ class Grammar:
         return (
             (legal.open[..., None] & (kinds == _OPEN))
             | (legal.close[..., None] & matches)
-            | (legal.word[..., None] & (kinds == _WORD))
+            | (legal.word[..., None] & self._words(prefix))
             | ((prefix.complete | (counts == 0)[:, None])[..., None] & (kinds == _END))
         )
 
     def _legal(self, prefix: _Prefix, position: jax.Array) -> _Legal:
         """Apply the rules of a form to prefixes that are no tree yet, and to trees."""
         raise NotImplementedError
+
+    def _words(self, prefix: _Prefix) -> jax.Array:
+        """Return the ids (B|1, J|1, V) that may stand for the next word: all words'."""
+        return jnp.array(self.kinds)[None, None] == _WORD
 
     def _prefix(
         self, ids: jax.Array, position: jax.Array, counts: jax.Array, limits: jax.Array
@@ -99,7 +106,8 @@ class Grammar:
         opens, words = kinds == _OPEN, kinds == _WORD
         steps = opens.astype(jnp.int32) - (kinds == _CLOSE)
         rest = lax.cumsum(steps, axis=2, reverse=True)  # from each token to the end
-        depth, unread = rest[..., 0], counts[:, None] - words.sum(-1)
+        depth, read = rest[..., 0], words.sum(-1)
+        unread = counts[:, None] - read
         begun = jnp.where(rest == 1, places, 0).max(-1, keepdims=True)
         id_ = jnp.take_along_axis(ids, jnp.maximum(begun - 1, 0), axis=2)
         innermost = jnp.where(begun > 0, jnp.array(self.labels)[id_], -1)[..., 0]
@@ -108,6 +116,7 @@ class Grammar:
         complete = (unread == 0) & (depth == 0) & (last == _CLOSE)
         to_end = unread + depth + 1 + 2 * ((depth == 0) & ~complete)
         return _Prefix(
+            read,
             unread,
             depth,
             innermost,
@@ -129,6 +138,14 @@ class TopDown(Grammar):
             close=(prefix.openers == 0) & ((prefix.open > 1) | ~more),
             word=more & (prefix.open > 0),
         )
+
+
+class Indexed(TopDown):
+    """Form indexed: the one word that may come next is that of the next index."""
+
+    def _words(self, prefix: _Prefix) -> jax.Array:
+        is_next = jnp.array(self.labels) == (prefix.read % forms.INDICES + 1)[..., None]
+        return super()._words(prefix) & is_next
 
 
 class InOrder(Grammar):
@@ -153,6 +170,7 @@ class InOrder(Grammar):
 _FORMS: dict[str, type[Grammar]] = {
     "top_down": TopDown,
     "tagged": TopDown,
+    "indexed": Indexed,
     "in_order": InOrder,
 }
 
@@ -177,7 +195,10 @@ def of_symbols(form: Form, symbols: Sequence[Symbol]) -> Grammar:
     kinds = [_END if id_ == EOS else _NONE for id_ in range(len(SPECIAL))]
     labels = [-1] * len(SPECIAL)
     for kind, label in symbols:
-        number = -1 if kind == "word" else numbers.get(label, -1)
+        if kind == "word":
+            number = int(label) if form == "indexed" else -1
+        else:
+            number = numbers.get(label, -1)
         kinds.append(_KINDS[kind] if kind == "word" or number >= 0 else _NONE)
         labels.append(number)
     return _FORMS[form](tuple(kinds), tuple(labels))

@@ -5,6 +5,8 @@ Each form has one symbol per word and two per constituent, and none for the oute
 
 * ``(S (NP XX )NP (VP XX )VP )S``: "top_down", of Vinyals et al. (arXiv:1412.7449);
 * ``S NP NNP /NP VP VBZ /VP /S``: "tagged", of the paper's authors' first code;
+* ``(S (NP 1 )NP (VP 2 )VP )S``: "indexed", the first with the index of each word, which
+  a decoder otherwise has to find by counting what it wrote;
 * ``SH PJ-NP RE-NP PJ-S SH PJ-VP RE-VP RE-S``: "in_order", the first child before the
   label (Liu & Zhang, arXiv:1707.05000; labelled ends of Fernandez-Gonzalez &
   Gomez-Rodriguez, arXiv:2005.13334).
@@ -18,10 +20,11 @@ from typing import Literal, NamedTuple, get_args
 
 from transformer.trees.brackets import CLOSE, TOP, Close, Node, Open, Tree, Word
 
-Form = Literal["top_down", "tagged", "in_order"]
+Form = Literal["top_down", "tagged", "indexed", "in_order"]
 Kind = Literal["open", "close", "word"]
 UNTAGGED = "XX"  # the tag of a word whose form has none
 ROOT = "S"  # the constituent around what a repair finds no constituent for
+INDICES = 64  # of words; the next word is 1 again, so that long sentences have indices
 
 
 class Symbol(NamedTuple):
@@ -29,7 +32,7 @@ class Symbol(NamedTuple):
 
     Attributes:
       kind: which of them; "open" is what names a constituent for the first time.
-      label: of the constituent; of a word its tag, "" where the form has none.
+      label: of the constituent; of a word what its form has: tag, index or "".
     """
 
     kind: Kind
@@ -39,6 +42,7 @@ class Symbol(NamedTuple):
 _WRITTEN: dict[Form, dict[Kind, str]] = {
     "top_down": {"open": "({}", "close": "){}", "word": "XX"},
     "tagged": {"open": "{}", "close": "/{}", "word": "{}"},
+    "indexed": {"open": "({}", "close": "){}", "word": "{}"},
     "in_order": {"open": "PJ-{}", "close": "RE-{}", "word": "SH"},
 }
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -51,6 +55,21 @@ def written(form: Form, symbol: Symbol) -> str:
     ')NP'
     """
     return _WRITTEN[form][symbol.kind].format(symbol.label)
+
+
+def index(number: int) -> int:
+    """Return the index of a word, from 1, by how many words precede it."""
+    return number % INDICES + 1
+
+
+def of_every_vocabulary(form: Form) -> set[Symbol]:
+    """Return symbols that are needed even where training trees have none of them.
+
+    They are the indices of sentences longer than those that were trained on.
+    """
+    if form != "indexed":
+        return set()
+    return {Symbol("word", str(index(number))) for number in range(INDICES)}
 
 
 def linearise(form: Form, tree: Tree) -> list[Symbol]:
@@ -77,12 +96,15 @@ def is_rooted(tree: Tree) -> bool:
 def _top_down(form: Form, nodes: Tree) -> list[Symbol]:
     symbols: list[Symbol] = []
     labels: list[str] = []
+    read = 0  # words
     for node in nodes:
         if isinstance(node, Open):
             labels.append(node.label)
             symbols.append(Symbol("open", node.label))
         elif isinstance(node, Word):
-            symbols.append(Symbol("word", node.tag if form == "tagged" else ""))
+            label = {"tagged": node.tag, "indexed": str(index(read))}.get(form, "")
+            symbols.append(Symbol("word", label))
+            read += 1
         else:
             symbols.append(Symbol("close", labels.pop()))
     return symbols
@@ -113,6 +135,7 @@ WRONG_LABEL = "end of another label than the constituent's"
 SURPLUS_END = "end without a constituent"
 SURPLUS_BEGINNING = "label without a first child"  # in order
 UNKNOWN = "unknown symbol"
+WRONG_INDEX = "index of another word"
 SURPLUS_WORD = "word too many"
 MISSING_WORD = "word too few"
 UNCLOSED = "constituent without an end"
@@ -126,10 +149,10 @@ def build(
     """Return the tree that symbols write over given words, whatever the symbols are.
 
     What is no tree is repaired: an end closes the constituent that was opened last, one
-    too many is ignored, and so are unknown symbols; surplus words are dropped, missing
-    ones appended to the outermost constituent; all is closed in the end; constituents
-    without words vanish; where the outermost is not one constituent an ``S`` is put
-    around all.
+    too many is ignored, and so are unknown symbols; words come in their order, whatever
+    their indices; surplus ones are dropped, missing ones appended to the outermost
+    constituent; all is closed in the end; constituents without words vanish; where the
+    outermost is not one constituent an ``S`` is put around all.
 
     Args:
       form: of the symbols.
@@ -147,6 +170,8 @@ def build(
             repairs[UNKNOWN] += 1
         elif symbol.kind == "open":
             name(symbol.label)
+        elif symbol.kind == "word" and form == "indexed":
+            maker.indexed(symbol.label)
         elif symbol.kind == "word":
             maker.word(symbol.label or UNTAGGED)
         else:
@@ -186,6 +211,12 @@ class _Maker:
         self._children[-1].append(len(self._nodes))
         self._nodes.append(Word(tag, self._words[self._read]))
         self._read += 1
+
+    def indexed(self, label: str) -> None:
+        is_next = label == str(index(self._read))
+        if not is_next and self._read < len(self._words):
+            self._repairs[WRONG_INDEX] += 1
+        self.word(UNTAGGED)
 
     def close(self, label: str) -> None:
         if not self._open:

@@ -15,10 +15,11 @@ from typing import Any
 from transformer import config
 from transformer.config import UserError
 from transformer.data.folder import Folder, opened
+from transformer.data.tokenizers.indexed import IndexedWords
 from transformer.data.tokenizers.marian import Marian
 from transformer.data.tokenizers.sentence_piece import SentencePiece
 from transformer.data.tokenizers.tokenizer import Pairs, Tokenizer
-from transformer.data.tokenizers.trees import InOrder, Tagged, TopDown
+from transformer.data.tokenizers.trees import Indexed, InOrder, Tagged, TopDown
 from transformer.data.tokenizers.utf8 import Bytes
 from transformer.data.tokenizers.vectors import Vectors
 from transformer.data.tokenizers.whitespace import Whitespace
@@ -27,6 +28,7 @@ from transformer.files import sealed
 __all__ = [
     "TOKENIZERS",
     "Bytes",
+    "IndexedWords",
     "Marian",
     "Pairs",
     "SentencePiece",
@@ -44,8 +46,10 @@ TOKENIZERS: dict[str, type[Tokenizer]] = {
     "sentencepiece": SentencePiece,
     "whitespace": Whitespace,
     "bytes": Bytes,
+    "indexed_words": IndexedWords,
     "top_down": TopDown,
     "tagged": Tagged,
+    "indexed": Indexed,
     "in_order": InOrder,
     "marian": Marian,
     "vectors": Vectors,  # of the source alone, where ``data.source`` is of that name

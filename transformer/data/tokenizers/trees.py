@@ -40,7 +40,7 @@ class Trees:
         cls, texts: Iterable[Texts], tokenizer: config.Tokenizer, model: str
     ) -> Self:
         """Take all symbols that occur, beginnings and ends of the same labels."""
-        found: set[Symbol] = set()
+        found = forms.of_every_vocabulary(cls.form)
         for text in itertools.chain.from_iterable(texts):
             found.update(forms.linearise(cls.form, brackets.parse(text)))
         return cls(sorted(found))
@@ -154,6 +154,12 @@ class Tagged(Trees):
     """``S NP NNP /NP VP VBZ /VP /S``."""
 
     form, suffix = "tagged", ".tagged"
+
+
+class Indexed(Trees):
+    """``(S (NP 1 )NP (VP 2 )VP )S``."""
+
+    form, suffix = "indexed", ".indexed"
 
 
 class InOrder(Trees):
