@@ -608,7 +608,7 @@ def test_the_same_runs_make_the_same_report(small, capsys):
     "arguments, expected",
     [
         ([], "report: expected --workdir, --results, --systems, --parsing or"),
-        (["--results=x", "--save=y"], "--save: expected with --workdir only"),
+        (["--results=x", "--save=y"], "--save: expected with --workdir, --systems"),
         (["--workdir=none"], "none: expected a finished run, found no such folder"),
         (["--workdir=x", "--format=pdf"], "one of markdown, html, csv"),
         (["--workdir=x", "--timed"], "--timed: expected with --static only"),

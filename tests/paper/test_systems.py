@@ -1,6 +1,7 @@
 """The second half of Table 2: systems on the same data, from runs written by hand."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,45 @@ def test_systems_stand_side_by_side_with_what_they_cost(tmp_path, capsys):
     assert first["steps per sentence, translated"] == f"{2 + 2 * t:.1f}"
     assert second["steps per sentence, trained"] == f"{s + 2 * t:.1f}"
     assert second["steps per sentence, translated"] == f"{s + 2 * t:.1f}"
+
+
+def test_small_files_of_systems_make_the_same_table(tmp_path, capsys):
+    write_texts(tmp_path / "text")
+    place = str(tmp_path / "corpus")
+    prepare(text_config(tmp_path / "text", data_prepared=place), "")
+    sentences = [{"source": "secret", "reference": "y", "last": "z"}]
+    for seed in (0, 1):
+        settings = settings_of("by_word", seed, "cgru", **{"data.prepared": place})
+        folder = tmp_path / "runs" / str(seed)
+        write(folder, settings, 38.0 + seed, sentences=sentences)
+        curve = {"step": 9, "loss": 1.0, "validation_perplexity": 5.5}
+        (folder / "metrics.jsonl").write_text(json.dumps(curve) + "\n")
+    small = tmp_path / "small"
+    runs, chosen = f"--systems={tmp_path / 'runs'}", "--variant=tokens"
+    first = report(capsys, runs, f"--save={small}")
+    shutil.rmtree(place)  # what it cost is known without the corpus
+    assert report(capsys, f"--systems={small}") == first
+    assert lines_of(first)[0]["BLEU 13a"] == "38.50 ± 0.71"
+    (line,) = lines_of(report(capsys, f"--systems={small}", chosen))
+    assert line["BLEU tokens"] == "39.50 ± 0.71" and line["params, M"]
+    files = [path for path in small.rglob("*") if path.is_file()]
+    text = "".join(path.read_text() for path in files)
+    assert "secret" not in text and str(tmp_path) not in text
+    assert sorted({path.parent.relative_to(small) for path in files}) == [
+        Path("by_word/seed_0"),
+        Path("by_word/seed_1"),
+    ]
+    # Saved again from the small files; beside runs on other sentences they are refused.
+    before = {path: path.read_bytes() for path in files}
+    report(capsys, f"--systems={small}", f"--save={small}")
+    assert {path: path.read_bytes() for path in files} == before
+    other = write(tmp_path / "other", settings_of("other", member="cgru"))
+    wrong = ["report", f"--systems={small},{other}"]
+    assert "differ in their sources; leave" in error(capsys, *wrong)
+    beside = write(tmp_path / "twice", settings_of("by_word"), sentences=sentences)
+    wrong = ["report", f"--systems={small},{beside}", f"--save={tmp_path / 'both'}"]
+    assert "both by_word; save one of them" in error(capsys, *wrong)
+    assert not (tmp_path / "both").exists()
 
 
 def test_what_is_not_known_or_not_run_is_not_invented(tmp_path, capsys):

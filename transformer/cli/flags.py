@@ -93,6 +93,13 @@ def only_with(flag: str, *names: str) -> Rule:
     return Rule(names, lambda values: bool(values[flag].value), expected)
 
 
+def only_with_one_of(flags: Sequence[str], *names: str) -> Rule:
+    """Return the rule for flags that say more of any of several others."""
+    *others, last = [f"--{flag}" for flag in flags]
+    expected = f"with {', '.join(others)} or {last} only; add one of them"
+    return Rule(names, lambda values: any(values[x].value for x in flags), expected)
+
+
 def only_without(flag: str, *names: str) -> Rule:
     """Return the rule for flags that another one makes meaningless."""
     expected = f"without --{flag} only; leave that out"

@@ -2,7 +2,9 @@
 
 A run becomes a folder ``ROW/seed_K`` that ``runs.find`` reads as it does a workdir: its
 configuration, its record without paths, its validations, and its results with counts in
-place of sentences, so that no line of the data is in them.
+place of sentences, so that no line of the data is in them. A run that is no row, as
+``measured.read_scores`` reads it, becomes ``NAME/seed_K`` by the name of its
+configuration, with the scores of all variants of its measure.
 """
 
 from __future__ import annotations
@@ -16,9 +18,15 @@ from typing import Any
 from transformer.config import PATHS, Config, UserError
 from transformer.files import sealed
 from transformer.files.whole import write_whole
-from transformer.paper.report.costs import per_target_token, vocabulary_sizes
+from transformer.paper.report.costs import (
+    per_target_token,
+    steps_per_sentence,
+    vocabulary_sizes,
+)
 from transformer.paper.runs import Run
 from transformer.run import folder as run_folder
+from transformer.run.history import read_metrics, validations
+from transformer.run.measured import Measured
 
 _RECORD = (
     *("vocabulary_digest", "tokens", "started", "ended", "versions", "devices"),
@@ -31,38 +39,53 @@ _RESULTS = (
 _SCORES = ("perplexity", "nll", "accuracy", "tokens", "exact_match")
 
 
-def save(finished: Sequence[Run], folder: Path) -> list[Path]:
-    """Write runs into a folder, and over what is there of the same row and seed.
+def save(finished: Sequence[Run | Measured], folder: Path) -> list[Path]:
+    """Write runs into a folder, and over what is there of the same name and seed.
 
     Args:
-      finished: as ``runs.find`` returns them.
+      finished: as ``runs.find`` returns them, or ``measured.read_scores``.
       folder: is made if need be.
 
     Returns:
       The folder of each run.
 
     Raises:
-      UserError: if it is a file.
+      UserError: if it is a file, or two runs would be one folder.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(
             f"--save: expected a folder, got {folder}, a file; name another"
         )
-    return [_save(run, folder) for run in finished]
+    places: dict[Path, Run | Measured] = {}
+    for run in finished:
+        name = run.row if isinstance(run, Run) else run.settings.name
+        place = folder / name / f"seed_{run.settings.seed}"
+        other = places.setdefault(place, run)
+        if other.folder.resolve() != run.folder.resolve():
+            raise UserError(
+                f"--save: expected runs of different names or seeds, got "
+                f"{other.folder} and {run.folder}, both {name}; save one of them "
+                "elsewhere"
+            )
+    for place, run in places.items():
+        _save(run, place)
+    return [*places]
 
 
-def _save(run: Run, folder: Path) -> Path:
-    place = folder / run.row / f"seed_{run.settings.seed}"
+def _save(run: Run | Measured, place: Path) -> None:
     place.mkdir(parents=True, exist_ok=True)
     run_folder.write_settings(place, _without_paths(run.settings))
     sealed.write_json(place / "record.json", _record(run))
     sealed.write_json(place / "results.json", _results(run))
-    curve = (
+    if isinstance(run, Run):
+        curve = run.curve
+    else:
+        curve = validations(read_metrics(run.folder))
+    lines = (
         json.dumps({"step": step, "validation_perplexity": value}) + "\n"
-        for step, value in run.curve
+        for step, value in curve
     )
-    write_whole(place / "metrics.jsonl", "".join(curve).encode())
-    return place
+    write_whole(place / "metrics.jsonl", "".join(lines).encode())
 
 
 def _without_paths(settings: Config) -> Config:
@@ -75,7 +98,7 @@ def _without_paths(settings: Config) -> Config:
     return settings
 
 
-def _record(run: Run) -> dict[str, Any]:
+def _record(run: Run | Measured) -> dict[str, Any]:
     record = run.record
     found = {key: record[key] for key in _RECORD if key in record}
     found["data"] = {
@@ -88,9 +111,11 @@ def _record(run: Run) -> dict[str, Any]:
     return found
 
 
-def _results(run: Run) -> dict[str, Any]:
+def _results(run: Run | Measured) -> dict[str, Any]:
     results = run.results
     found = {key: results[key] for key in _RESULTS if key in results}
+    if isinstance(run, Measured):
+        return found | _of_a_system(run)
     scores = {key: run.measured[key] for key in _SCORES if key in run.measured}
     scores[run.settings.data.measure] = {run.variant: run.scored}
     found[run.checkpoint] = scores
@@ -101,3 +126,20 @@ def _results(run: Run) -> dict[str, Any]:
         "operations_per_target_token": per_target_token(run),
     }
     return found
+
+
+def _of_a_system(run: Measured) -> dict[str, Any]:
+    """Return what the reports about systems and parsers read."""
+    measure = run.settings.data.measure
+    wanted = (*_SCORES, "seconds_to_translate")
+    scores = {key: run.scores[key] for key in wanted if key in run.scores}
+    scores[measure] = {
+        variant: {key: one[key] for key in ("value", "signature")}
+        for variant, one in run.scores[measure].items()
+    }
+    kept = run.test_set | {
+        "vocabulary": vocabulary_sizes(run),
+        "operations_per_target_token": per_target_token(run),
+        "steps_per_sentence": steps_per_sentence(run, run.results["split"]),
+    }
+    return {run.checkpoint: scores, "kept": kept}

@@ -17,7 +17,7 @@ from transformer.config import Config, UserError
 from transformer.metrics import measures
 from transformer.paper.rows import BASE, KEYS, TABLE3, WIDTHS, Measure
 from transformer.run import folder as run_folder
-from transformer.run.history import read_metrics
+from transformer.run.history import read_metrics, validations
 from transformer.run.measured import Measured
 
 # The variant of a measure that is put beside the paper's BLEU.
@@ -219,7 +219,6 @@ def _open(folder: Path, root: Path) -> Run:
             f"whose config.name is {settings.name!r}; report on another folder"
         )
     lines = read_metrics(folder)
-    key = "validation_perplexity"
     return Run(
         folder,
         place,
@@ -230,7 +229,7 @@ def _open(folder: Path, root: Path) -> Run:
         settings,
         run_folder.read_record(folder),
         run_folder.results_of_the_end(folder, settings),
-        tuple((line["step"], line[key]) for line in lines if line.get(key)),
+        validations(lines),
         lines[-1]["step"] if lines else 0,
     )
 

@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,12 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
             raise
         _verify(path, content := _content(path), now)  # a run resumed meanwhile
     return [_parsed(path, number, line) for number, line in _whole_lines(content)]
+
+
+def validations(metrics: Sequence[Mapping[str, Any]]) -> tuple[tuple[int, float], ...]:
+    """Return the step and the validation perplexity of each validation."""
+    key = "validation_perplexity"
+    return tuple((line["step"], line[key]) for line in metrics if line.get(key))
 
 
 def _opened(path: Path) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ class Measured:
       folder: its workdir.
       settings: the configuration.
       record: record.json.
-      results: results.json.
+      results: results.json; with "kept" in place of sentences where it was saved as a
+        small file, see ``paper.kept``.
       checkpoint: whose results these are, "average" where checkpoints were averaged,
         else "best" or "last" as ``decode.checkpoint`` says: those that ``translate``
         takes.
@@ -36,6 +38,19 @@ class Measured:
     def scores(self) -> Mapping[str, Any]:
         """Perplexity, BLEU and what else was measured of that checkpoint."""
         return self.results[self.checkpoint]
+
+    @property
+    def test_set(self) -> dict[str, Any]:
+        """How many sentences the test set has, and the SHA-256 of its two sides."""
+        kept = self.results.get("kept", {})
+        if kept:
+            return {key: kept[key] for key in ("lines", "sources", "references")}
+        sides = {"sources": self.sources, "references": self.references}
+        found: dict[str, Any] = {"lines": len(self.sources)}
+        for name, lines in sides.items():
+            text = "".join(f"{line}\n" for line in lines)
+            found[name] = hashlib.sha256(text.encode()).hexdigest()
+        return found
 
     @property
     def sources(self) -> list[str]:
@@ -62,6 +77,23 @@ def read(workdir: Path) -> Measured:
     Raises:
       UserError: if there is no run in the folder, or it has no results with sentences.
     """
+    found, path = _read(workdir), workdir / "results.json"
+    return _with_sentences(found, path)
+
+
+def read_scores(workdir: Path) -> Measured:
+    """Read the final results of a run, or what ``paper.kept`` has saved of them.
+
+    Raises:
+      UserError: if there is no run in the folder, or it has no such results.
+    """
+    found = _read(workdir)
+    if "kept" in found.results:
+        return found
+    return _with_sentences(found, workdir / "results.json")
+
+
+def _read(workdir: Path) -> Measured:
     settings = folder.read_settings(workdir)
     results = folder.read_results(workdir)
     path = workdir / "results.json"
@@ -70,7 +102,7 @@ def read(workdir: Path) -> Measured:
             f"{path}: expected the results of a run, found none; run transformer "
             f"evaluate --workdir={workdir}"
         )
-    return _measured(workdir, settings, results, path)
+    return _measured(workdir, settings, results)
 
 
 def read_any(path: Path) -> Measured:
@@ -92,16 +124,19 @@ def read_any(path: Path) -> Measured:
             "elsewhere; name the workdir"
         )
     results = sealed.read_json(path, "repeat transformer evaluate, which writes it")
-    return _measured(found[0], folder.read_settings(found[0]), results, path)
+    settings = folder.read_settings(found[0])
+    return _with_sentences(_measured(found[0], settings, results), path)
 
 
-def _measured(
-    workdir: Path, settings: Config, results: Mapping[str, Any], path: Path
-) -> Measured:
+def _measured(workdir: Path, settings: Config, results: Mapping[str, Any]) -> Measured:
     usual = settings.decode.checkpoint
     there = [name for name in ("average", usual, "last") if name in results]
     record = folder.read_record(workdir)
-    found = Measured(workdir, settings, record, results, (there or [usual])[0])
+    return Measured(workdir, settings, record, results, (there or [usual])[0])
+
+
+def _with_sentences(found: Measured, path: Path) -> Measured:
+    """See that results have sentences; return them."""
     try:
         _ = found.sources, found.references, found.translations
     except (KeyError, TypeError) as error:
@@ -130,6 +165,20 @@ def check_same_test_set(runs: Sequence[Measured]) -> None:
 
 def _difference(first: Measured, second: Measured) -> str:
     """Return in what two test sets differ, "" where in nothing."""
+    if "kept" in first.results or "kept" in second.results:
+        pairs = zip(first.test_set.items(), second.test_set.values(), strict=True)
+        unlike = [name for (name, one), other in pairs if one != other]
+        if unlike:
+            return f"their {' and '.join(unlike)}"
+    elif found := _difference_of_lines(first, second):
+        return found
+    languages = [run.settings.data.target_language for run in (first, second)]
+    if languages[0] != languages[1]:
+        return f"data.target_language: {' and '.join(languages)}"
+    return ""
+
+
+def _difference_of_lines(first: Measured, second: Measured) -> str:
     if len(first.sources) != len(second.sources):
         return f"their lines: {len(first.sources):,} and {len(second.sources):,}"
     for name in ("sources", "references"):
@@ -137,7 +186,4 @@ def _difference(first: Measured, second: Measured) -> str:
         for number, (one, other) in enumerate(pairs, start=1):
             if one != other:
                 return f"the {name} of line {number}: {one[:40]!r} and {other[:40]!r}"
-    languages = [run.settings.data.target_language for run in (first, second)]
-    if languages[0] != languages[1]:
-        return f"data.target_language: {' and '.join(languages)}"
     return ""

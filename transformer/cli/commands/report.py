@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from absl import flags
 
 from transformer.cli.configs import ablated_file, override_arguments, row_names
 from transformer.cli.files import write
-from transformer.cli.flags import Command, only_with
+from transformer.cli.flags import Command, only_with, only_with_one_of
 from transformer.cli.parse import CONFIGURED, parse, resolved
 from transformer.cli.start import start_devices
 from transformer.config import Config, UserError
+
+if TYPE_CHECKING:
+    from transformer.run.measured import Measured
 
 _TABLE3 = "experiments/table3.py"
 
@@ -31,8 +35,6 @@ def run(values: flags.FlagValues) -> int:
     folders = [] if values.workdir is None else [values.workdir]
     folders += [] if values.results is None else values.results.split(",")
     every = [runs.find(Path(folder)) for folder in folders]
-    if values.save is not None:
-        kept.save(every[0][0], Path(values.save))
     if every:
         title = report.title([run for finished, _ in every for run in finished])
     if values.results is not None:
@@ -57,8 +59,24 @@ def run(values: flags.FlagValues) -> int:
         found += static.tables(rows, values.timed)
         if values.format == "html":
             figures += static.figures(values.timed)
+    if values.save is not None:
+        finished = [] if values.workdir is None else [*every[0][0]]
+        kept.save([*finished, *_systems(values)], Path(values.save))
     write(values.output, page(values.format, title, found, figures))
     return 0
+
+
+def _systems(values: flags.FlagValues) -> list[Measured]:
+    """Return the finished runs that are no rows of a table."""
+    from transformer.paper.report import groups
+
+    named = {name: values[name].value for name in ("systems", "parsing")}
+    return [
+        run
+        for name, text in named.items()
+        if text is not None
+        for run in groups.read(list(map(Path, text.split(","))), name)[0]
+    ]
 
 
 def _static_rows(values: flags.FlagValues) -> dict[str, Config]:
@@ -84,7 +102,7 @@ COMMAND = Command(
     ("workdir", "results", "save", "systems", "variant", "parsing", "format", "output")
     + ("static", "timed", "config"),
     rules=(
-        only_with("workdir", "save"),
+        only_with_one_of(("workdir", "systems", "parsing"), "save"),
         only_with("systems", "variant"),
         only_with("static", "timed", "config"),
     ),

@@ -58,6 +58,8 @@ def steps_per_sentence(run: Trained, split: str) -> tuple[float, float] | None:
       ``flops.sequential_steps`` at the mean lengths of a split, with the target given
       and without; None where the prepared corpus is gone.
     """
+    if "kept" in run.results:
+        return run.results["kept"]["steps_per_sentence"]
     if (lengths := _lengths(run, split)) is None:
         return None
     from transformer.tools import flops

@@ -18,7 +18,7 @@ def read(folders: Sequence[Path], flag: str) -> tuple[list[Measured], list[Path]
     """Return the finished runs and the workdirs of the others, each once.
 
     Args:
-      folders: workdirs, or folders with workdirs below.
+      folders: workdirs or what ``kept`` saved of them, or folders with such below.
       flag: that names them, for messages.
 
     Raises:
@@ -35,7 +35,7 @@ def read(folders: Sequence[Path], flag: str) -> tuple[list[Measured], list[Path]
         found |= {path.resolve(): path for path in below}
     paths = list(found.values())
     unfinished = [path for path in paths if not _has_ended(path)]
-    finished = [measured.read(path) for path in paths if path not in unfinished]
+    finished = [measured.read_scores(path) for path in paths if path not in unfinished]
     if not finished:
         raise UserError(
             f"--{flag}: expected a finished run, found {len(unfinished)} without "

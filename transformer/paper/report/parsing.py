@@ -78,7 +78,7 @@ def _cells(runs: Sequence[Measured]) -> list[str]:
     data = first.settings.data
     return [
         data.train,
-        f"{data.test}, {len(first.references):,} trees",
+        f"{data.test}, {first.test_set['lines']:,} trees",
         _printed(first),
         *(groups.mean(values, 2) for values in scores),
         str(len(runs)),
