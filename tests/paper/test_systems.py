@@ -10,6 +10,7 @@ import pytest
 from support.calls import error
 from support.configs import changed
 from support.models import RNN
+from support.paths import ROOT
 from support.texts import text_config, write_texts
 
 from transformer import config, models
@@ -19,6 +20,7 @@ from transformer.data.corpus import Corpus
 from transformer.prepare import prepare
 from transformer.tools import flops
 
+RESULTS = ROOT / "experiments" / "results"
 SMALL = {"layers": 2, "d_model": 16, "d_ff": 32, "heads": 2, "d_k": 8, "d_v": 8}
 RECORD = {
     "vocabulary_digest": "0123456789abcdef",
@@ -151,6 +153,15 @@ def test_small_files_of_systems_make_the_same_table(tmp_path, capsys):
     wrong = ["report", f"--systems={small},{beside}", f"--save={tmp_path / 'both'}"]
     assert "both by_word; save one of them" in error(capsys, *wrong)
     assert not (tmp_path / "both").exists()
+
+
+def test_the_committed_results_make_the_table_of_the_docs(capsys):
+    found = report(
+        capsys, f"--systems={RESULTS / 'multi30k'}", "--variant=tokens_lowercase"
+    )
+    docs = (ROOT / "docs" / "results.md").read_text().splitlines()
+    rows = [line for line in found.splitlines() if line.startswith("|")]
+    assert len(rows) > 2 and set(rows) <= set(docs)
 
 
 def test_what_is_not_known_or_not_run_is_not_invented(tmp_path, capsys):
