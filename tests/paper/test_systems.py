@@ -10,7 +10,7 @@ import pytest
 from support.calls import error
 from support.configs import changed
 from support.models import RNN
-from support.paths import ROOT
+from support.paths import EXPERIMENTS, ROOT
 from support.texts import text_config, write_texts
 
 from transformer import config, models
@@ -20,7 +20,7 @@ from transformer.data.corpus import Corpus
 from transformer.prepare import prepare
 from transformer.tools import flops
 
-RESULTS = ROOT / "experiments" / "results"
+RESULTS = EXPERIMENTS / "results"
 SMALL = {"layers": 2, "d_model": 16, "d_ff": 32, "heads": 2, "d_k": 8, "d_v": 8}
 RECORD = {
     "vocabulary_digest": "0123456789abcdef",
