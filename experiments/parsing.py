@@ -93,8 +93,6 @@ def _craft(config: ConfigDict, form: str) -> None:
     config.data.test = "dev.clean"
     config.data.max_length = 200
     config.tokenizer.target_kind = form
-    if form == "indexed":
-        config.tokenizer.kind = "indexed_words"
     config.tokenizer.vocab_size = 8000
     config.batch.tokens = 4096
     config.batch.shapes = 16
@@ -115,11 +113,18 @@ def _craft(config: ConfigDict, form: str) -> None:
     config.decode.beam = 4
 
 
+def _craft_indexed(config: ConfigDict) -> None:
+    _craft(config, "indexed")
+    config.tokenizer.kind = "indexed_words"
+    config.train.steps = 8500
+    config.decode.average = 5
+
+
 _VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     "craft": functools.partial(_craft, form="top_down"),
     "craft_tagged": functools.partial(_craft, form="tagged"),
     "craft_in_order": functools.partial(_craft, form="in_order"),
-    "craft_indexed": functools.partial(_craft, form="indexed"),
+    "craft_indexed": _craft_indexed,
     "wsj": _wsj,
     "wsj_semi": _wsj_semi,
     "as_run": _as_run,

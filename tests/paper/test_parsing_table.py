@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from support.configs import experiment
+from support.paths import EXPERIMENTS, ROOT
 
 from transformer import config
 from transformer.cli import main as cli
@@ -109,3 +110,17 @@ def test_what_does_not_belong_is_refused(tmp_path, capsys, changes, wanted):
 def test_a_folder_without_runs_is_named_with_the_flag(tmp_path, capsys):
     assert cli.main(["report", f"--parsing={tmp_path}"]) == 2
     assert "--parsing: expected folders of runs, got" in capsys.readouterr().err
+
+
+def test_small_files_of_parsers_make_the_same_line(tmp_path, capsys):
+    write(tmp_path / "runs" / "a", "craft", 75.5)
+    (tmp_path / "runs" / "a" / "metrics.jsonl").write_text("")
+    small = tmp_path / "small"
+    runs = report(capsys, f"--parsing={tmp_path / 'runs'}", f"--save={small}")
+    assert report(capsys, f"--parsing={small}") == runs
+    assert rows_of(runs)[-1]["tested on"] == "dev.clean, 1,200 trees"
+    found = report(capsys, f"--parsing={EXPERIMENTS / 'results' / 'craft'}")
+    docs = (ROOT / "docs" / "parsing.md").read_text()
+    assert (
+        f"8,500 steps | CRAFT | CRAFT dev | {rows_of(found)[-1]['F1 here']} |" in docs
+    )
