@@ -99,9 +99,9 @@ class ConvS2S(nn.Module):
     def remember(self, source: Tensor) -> tuple[Memory, State]:
         """Return what is read of a source, and the first state (B, 1, ...)."""
         rows, width = len(source), self.target.embedding_dim
-        before = torch.zeros(rows, 1, (self.kernel - 1) * width)
-        place = torch.zeros(rows, 1, 1, dtype=torch.long)
-        return self.read(source), (*[before] * self.layers, place)
+        memory, place = self.read(source), torch.zeros(rows, 1, 1, dtype=torch.long)
+        before = memory.annotations.new_zeros(rows, 1, (self.kernel - 1) * width)
+        return memory, (*[before] * self.layers, place)
 
     def next(self, memory: Memory, state: State, ids: Tensor) -> tuple[Tensor, State]:
         """Take one token of each hypothesis (B, J); score the next (B, J, V)."""
