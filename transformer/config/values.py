@@ -113,7 +113,8 @@ def _check_tokenizer(config: Config) -> None:
         refuse("tokenizer.target_kind", expected, tokenizer.target_kind)
     if tokenizer.target_kind == "same":
         if tokenizer.kind == "indexed_words":
-            expected = f"one of text, not indexed words, with data.source = {source}"
+            expected = "sentencepiece, whitespace, bytes or marian"
+            expected += f" with data.source = {source}"
             refuse("tokenizer.kind", expected, tokenizer.kind)
         return
     if tokenizer.joint:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from transformer.metrics import measures
 from transformer.paper.rows import BASE, KEYS, TABLE3, WIDTHS, Measure
 from transformer.run import folder as run_folder
 from transformer.run.history import read_metrics, validations
-from transformer.run.measured import Measured
+from transformer.run.measured import Measured, digest
 
 # The variant of a measure that is put beside the paper's BLEU.
 _VARIANTS = {"bleu": "paper", "errors": "wer"}
@@ -103,8 +102,7 @@ class Run:
         """The SHA-256 of the references, one a line."""
         if self.kept is not None:
             return self.kept["references"]
-        lines = "".join(f"{one['reference']}\n" for one in self.results["sentences"])
-        return hashlib.sha256(lines.encode()).hexdigest()
+        return digest([one["reference"] for one in self.results["sentences"]])
 
     @property
     def line_counts(self) -> np.ndarray:

@@ -46,11 +46,9 @@ class Measured:
         if kept:
             return {key: kept[key] for key in ("lines", "sources", "references")}
         sides = {"sources": self.sources, "references": self.references}
-        found: dict[str, Any] = {"lines": len(self.sources)}
-        for name, lines in sides.items():
-            text = "".join(f"{line}\n" for line in lines)
-            found[name] = hashlib.sha256(text.encode()).hexdigest()
-        return found
+        return {"lines": len(self.sources)} | {
+            name: digest(lines) for name, lines in sides.items()
+        }
 
     @property
     def sources(self) -> list[str]:
@@ -71,14 +69,18 @@ class Measured:
         return [sentence[key] for sentence in self.results["sentences"]]
 
 
+def digest(lines: Sequence[str]) -> str:
+    """Return the SHA-256 (hex) of lines, each with its end."""
+    return hashlib.sha256("".join(f"{line}\n" for line in lines).encode()).hexdigest()
+
+
 def read(workdir: Path) -> Measured:
     """Read the final results of a run.
 
     Raises:
       UserError: if there is no run in the folder, or it has no results with sentences.
     """
-    found, path = _read(workdir), workdir / "results.json"
-    return _with_sentences(found, path)
+    return _with_sentences(_read(workdir), workdir / "results.json")
 
 
 def read_scores(workdir: Path) -> Measured:

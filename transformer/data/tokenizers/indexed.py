@@ -69,23 +69,14 @@ class IndexedWords(OfText):
         return found
 
     def decode(self, ids: Iterable[int], source: str | None = None) -> str:
-        return self._pieces.decode(_shifted(i) for i in ids if not _is_index(i))
+        return self._pieces.decode(_without_indices(ids))
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        return [
-            str(i - _FIRST + 1)
-            if _is_index(i)
-            else self._pieces.pieces([_shifted(i)])[0]
-            for i in ids
-        ]
+        ids = [*ids]
+        return _merged(ids, self._pieces.pieces(_without_indices(ids)))
 
     def labels(self, ids: Sequence[int]) -> list[str]:
-        labels = self.pieces(ids)
-        bare = [(place, i) for place, i in enumerate(ids) if not _is_index(i)]
-        shown = self._pieces.labels([_shifted(i) for _, i in bare])
-        for (place, _), label in zip(bare, shown, strict=True):
-            labels[place] = label
-        return labels
+        return _merged(ids, self._pieces.labels(_without_indices(ids)))
 
     def words(self, ids: Sequence[int]) -> list[int]:
         number, found = -1, []
@@ -112,6 +103,12 @@ def _is_index(id_: int) -> bool:
     return _FIRST <= id_ < _PIECES
 
 
-def _shifted(id_: int) -> int:
-    """Return sentencepiece's id of a piece, or a special id as it is."""
-    return id_ if id_ < _FIRST else id_ - INDICES
+def _without_indices(ids: Iterable[int]) -> list[int]:
+    """Return sentencepiece's ids of the pieces, and the special ones as they are."""
+    return [i if i < _FIRST else i - INDICES for i in ids if not _is_index(i)]
+
+
+def _merged(ids: Sequence[int], texts: Sequence[str]) -> list[str]:
+    """Return the indices among ids as texts, and in their order those of the others."""
+    others = iter(texts)
+    return [str(i - _FIRST + 1) if _is_index(i) else next(others) for i in ids]
