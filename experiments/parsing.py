@@ -18,9 +18,10 @@ paper does not say is chosen here: dropout .2, the authors' in that code.
 ``:craft`` is sized for CPUs and for a free treebank, 18,951 trees of biomedical
 articles: the repository UCDenver-ccp/CRAFT (CC BY 3.0). Its training and development
 trees are one file each, ``train.clean.trees`` and ``dev.clean.trees``; there is no
-test set of its own. ``:craft_tagged``, ``:craft_in_order`` and ``:craft_indexed`` write
-trees otherwise, see ``transformer/trees/forms.py``; the last, which is no form of the
-paper's, gives each word of the sentence its index, and names words by it.
+test set of its own. ``:craft_tagged``, ``:craft_in_order``, ``:craft_indexed`` and
+``:craft_indexed_in_order`` write trees otherwise, see ``transformer/trees/forms.py``;
+the last two, which are no forms of the paper's, give each word of the sentence its
+index, and name words by it.
 
     transformer train --config=experiments/parsing.py:craft \\
         --config.data.dir=craft-treebank --workdir=runs/craft
@@ -30,6 +31,8 @@ paper's, gives each word of the sentence its index, and names words by it.
         --config.data.dir=craft-treebank --workdir=runs/craft_in_order
     transformer train --config=experiments/parsing.py:craft_indexed \\
         --config.data.dir=craft-treebank --workdir=runs/craft_indexed
+    transformer train --config=experiments/parsing.py:craft_indexed_in_order \\
+        --config.data.dir=craft-treebank --workdir=runs/craft_indexed_in_order
 """
 
 import functools
@@ -113,8 +116,8 @@ def _craft(config: ConfigDict, form: str) -> None:
     config.decode.beam = 4
 
 
-def _craft_indexed(config: ConfigDict) -> None:
-    _craft(config, "indexed")
+def _craft_indexed(config: ConfigDict, form: str) -> None:
+    _craft(config, form)
     config.tokenizer.kind = "indexed_words"
     config.train.steps = 8500
     config.decode.average = 5
@@ -124,7 +127,10 @@ _VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     "craft": functools.partial(_craft, form="top_down"),
     "craft_tagged": functools.partial(_craft, form="tagged"),
     "craft_in_order": functools.partial(_craft, form="in_order"),
-    "craft_indexed": _craft_indexed,
+    "craft_indexed": functools.partial(_craft_indexed, form="indexed"),
+    "craft_indexed_in_order": functools.partial(
+        _craft_indexed, form="indexed_in_order"
+    ),
     "wsj": _wsj,
     "wsj_semi": _wsj_semi,
     "as_run": _as_run,

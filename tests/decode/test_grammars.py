@@ -37,8 +37,8 @@ PENALTY = decode.length_penalty("gnmt", 0.6)
 
 def linearise(form: str, tree: Nested, read: int = 0) -> list[Symbol]:
     if isinstance(tree, str):
-        labels = {"tagged": tree, "indexed": str(read + 1)}
-        return [Symbol("word", labels.get(form, ""))]
+        label = str(read + 1) if "indexed" in form else ""
+        return [Symbol("word", tree if form == "tagged" else label)]
     label, *children = tree
     parts = []
     for child in children:
@@ -46,13 +46,13 @@ def linearise(form: str, tree: Nested, read: int = 0) -> list[Symbol]:
         read += leaves(child)
     first, *others = parts
     begin, end = [Symbol("open", label)], [Symbol("close", label)]
-    start = first + begin if form == "in_order" else begin + first
+    start = first + begin if "in_order" in form else begin + first
     return sum(others, start) + end
 
 
 def symbols_of(form: str) -> list[Symbol]:
     indices = tuple(map(str, range(1, 65)))
-    words = {"tagged": TAGS, "indexed": indices}.get(form, ("",))
+    words = {"tagged": TAGS, "top_down": ("",), "in_order": ("",)}.get(form, indices)
     pairs = [Symbol(kind, label) for label in LABELS for kind in ("open", "close")]
     return [*pairs, *(Symbol("word", word) for word in words)]
 
@@ -70,10 +70,10 @@ def read(form: str, ids: list[int]) -> list[Nested]:
         kind, label = symbols[id_ - len(SPECIAL)]
         if kind == "word":
             words += 1
-            assert form != "indexed" or label == str(words)
+            assert "indexed" not in form or label == str(words)
             stack.append(label if form == "tagged" else "")
         elif kind == "open":
-            stack.append([label] if form != "in_order" else [label, stack.pop()])
+            stack.append([label] if "in_order" not in form else [label, stack.pop()])
         else:
             children = []
             while not isinstance(stack[-1], list):
@@ -182,9 +182,10 @@ def test_without_words_there_is_only_the_end(form):
     assert reached(of_symbols(form, symbols_of(form)), 0, 9) == [[EOS]]
 
 
-def test_indices_begin_anew_in_long_sentences():
-    symbols = symbols_of("indexed")
-    grammar = of_symbols("indexed", symbols)
+@pytest.mark.parametrize("form", ["indexed", "indexed_in_order"])
+def test_indices_begin_anew_in_long_sentences(form):
+    symbols = symbols_of(form)
+    grammar = of_symbols(form, symbols)
     flat = [f"{n % 64 + 1}" for n in range(130)]
     written = [symbols.index(Symbol("word", label)) + len(SPECIAL) for label in flat]
     begin = symbols.index(Symbol("open", "A")) + len(SPECIAL)

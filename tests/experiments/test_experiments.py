@@ -42,6 +42,7 @@ FILES += [
     "parsing:craft_tagged",
     "parsing:craft_in_order",
     "parsing:craft_indexed",
+    "parsing:craft_indexed_in_order",
 ]
 FILES += ["parsing:wsj", "parsing:wsj_semi", "parsing:as_run"]
 FILES += ["g2p", "g2p:dut", "digits", "digits:window"]

@@ -130,6 +130,10 @@ def test_tags_are_split_off_and_put_in() -> None:
             "in_order",
             "SH PJ-NP RE-NP PJ-S SH PJ-VP SH PJ-NP SH RE-NP RE-VP SH RE-S",
         ),
+        (
+            "indexed_in_order",
+            "1 PJ-NP RE-NP PJ-S 2 PJ-VP 3 PJ-NP 4 RE-NP RE-VP 5 RE-S",
+        ),
     ],
 )
 def test_the_forms_of_one_tree(form, written) -> None:
@@ -138,15 +142,14 @@ def test_the_forms_of_one_tree(form, written) -> None:
     assert symbols == symbols_of(form, written)
 
 
-def test_indices_begin_anew_in_long_sentences() -> None:
+@pytest.mark.parametrize("form", forms.INDEXED)
+def test_indices_begin_anew_in_long_sentences(form) -> None:
     tree = brackets.parse("(TOP (S " + "(NN a)" * 130 + "))")
-    written = [x.label for x in forms.linearise("indexed", tree) if x.kind == "word"]
+    symbols = forms.linearise(form, tree)
+    written = [x.label for x in symbols if x.kind == "word"]
     assert written == [str(n) for n in [*range(1, 65), *range(1, 65), 1, 2]]
-    symbols = forms.linearise("indexed", tree)
-    assert forms.build("indexed", symbols, ["a"] * 130) == (untagged(tree), {})
-    assert {x for x in symbols if x.kind == "word"} == forms.of_every_vocabulary(
-        "indexed"
-    )
+    assert forms.build(form, symbols, ["a"] * 130) == (untagged(tree), {})
+    assert {x for x in symbols if x.kind == "word"} == forms.of_every_vocabulary(form)
 
 
 @pytest.mark.parametrize("form", forms.FORMS)
@@ -205,6 +208,7 @@ def test_every_tree_of_a_treebank_comes_back(split) -> None:
         ("in_order", "PJ-S SH PJ-S RE-S", 1, "(S w0)", [forms.SURPLUS_BEGINNING]),
         ("in_order", "SH PJ-NP SH", 2, "(NP w0 w1)", [forms.UNCLOSED]),
         ("in_order", "SH RE-S", 1, "(S w0)", [forms.SURPLUS_END, forms.ROOTS]),
+        ("indexed_in_order", "1 PJ-S 3 RE-S", 2, "(S w0 w1)", [forms.WRONG_INDEX]),
     ],
 )
 def test_what_is_no_tree_is_repaired(form, written, count, tree, kinds) -> None:
@@ -221,7 +225,7 @@ def test_what_is_no_tree_is_repaired(form, written, count, tree, kinds) -> None:
 @pytest.mark.parametrize("form", forms.FORMS)
 def test_any_symbols_make_a_tree_of_exactly_the_words(form) -> None:
     draw = random.Random(0)
-    label = {"tagged": "NN", "indexed": "1"}.get(form, "")
+    label = {"tagged": "NN", "top_down": "", "in_order": ""}.get(form, "1")
     known = [
         *(Symbol("open", x) for x in "ABC"),
         *(Symbol("close", x) for x in "ABC"),

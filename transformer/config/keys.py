@@ -63,7 +63,9 @@ class Tokenizer:
 
     kind: Literal["sentencepiece", "whitespace", "bytes", "indexed_words", "marian"]
     # Of the target; "same" = kind. Trees are written as trees.forms says.
-    target_kind: Literal["same", "top_down", "tagged", "indexed", "in_order"]
+    target_kind: Literal[
+        "same", "top_down", "tagged", "indexed", "in_order", "indexed_in_order"
+    ]
     vocab_size: NotNegative[int]  # pieces, special ones included; 0 = as many as occur
     joint: bool  # one vocabulary for both languages
     # A given sentencepiece .model, "" = train one, of byte pairs; of marian a .marian,

@@ -106,9 +106,8 @@ def _check_tokenizer(config: Config) -> None:
         expected = "'' where no sentencepiece model is trained"
         refuse("tokenizer.symbols", expected, tokenizer.symbols)
     if (tokenizer.target_kind == "same") == (source == "trees"):
-        expected = (
-            "top_down, tagged, indexed or in_order" if source == "trees" else "same"
-        )
+        trees = "top_down, tagged, indexed, in_order or indexed_in_order"
+        expected = trees if source == "trees" else "same"
         expected += f" with data.source = {source}"
         refuse("tokenizer.target_kind", expected, tokenizer.target_kind)
     if tokenizer.target_kind == "same":

@@ -95,8 +95,15 @@ class Grammar:
         raise NotImplementedError
 
     def _words(self, prefix: _Prefix) -> jax.Array:
-        """Return the ids (B|1, J|1, V) that may stand for the next word: all words'."""
-        return jnp.array(self.kinds)[None, None] == _WORD
+        """Return the ids (B|1, J|1, V) that may stand for the next word.
+
+        They are all of words without an index, or the one of the next index.
+        """
+        words = np.array(self.kinds) == _WORD
+        indices = np.array(self.labels)
+        if not (indices[words] >= 0).any():
+            return jnp.array(words)[None, None]
+        return words & (indices == (prefix.read % forms.INDICES + 1)[..., None])
 
     def _prefix(
         self, ids: jax.Array, position: jax.Array, counts: jax.Array, limits: jax.Array
@@ -128,7 +135,7 @@ class Grammar:
 
 
 class TopDown(Grammar):
-    """Labels before their children: forms top_down and tagged, whose words are tags."""
+    """Labels before their children."""
 
     def _legal(self, prefix: _Prefix, position: jax.Array) -> _Legal:
         more, fresh = prefix.unread > 0, prefix.openers < self.most_openers
@@ -138,14 +145,6 @@ class TopDown(Grammar):
             close=(prefix.openers == 0) & ((prefix.open > 1) | ~more),
             word=more & (prefix.open > 0),
         )
-
-
-class Indexed(TopDown):
-    """Form indexed: the one word that may come next is that of the next index."""
-
-    def _words(self, prefix: _Prefix) -> jax.Array:
-        is_next = jnp.array(self.labels) == (prefix.read % forms.INDICES + 1)[..., None]
-        return super()._words(prefix) & is_next
 
 
 class InOrder(Grammar):
@@ -170,8 +169,9 @@ class InOrder(Grammar):
 _FORMS: dict[str, type[Grammar]] = {
     "top_down": TopDown,
     "tagged": TopDown,
-    "indexed": Indexed,
+    "indexed": TopDown,
     "in_order": InOrder,
+    "indexed_in_order": InOrder,
 }
 
 
@@ -196,7 +196,7 @@ def of_symbols(form: Form, symbols: Sequence[Symbol]) -> Grammar:
     labels = [-1] * len(SPECIAL)
     for kind, label in symbols:
         if kind == "word":
-            number = int(label) if form == "indexed" else -1
+            number = int(label) if form in forms.INDEXED else -1
         else:
             number = numbers.get(label, -1)
         kinds.append(_KINDS[kind] if kind == "word" or number >= 0 else _NONE)

@@ -9,7 +9,8 @@ Each form has one symbol per word and two per constituent, and none for the oute
   a decoder otherwise has to find by counting what it wrote;
 * ``SH PJ-NP RE-NP PJ-S SH PJ-VP RE-VP RE-S``: "in_order", the first child before the
   label (Liu & Zhang, arXiv:1707.05000; labelled ends of Fernandez-Gonzalez &
-  Gomez-Rodriguez, arXiv:2005.13334).
+  Gomez-Rodriguez, arXiv:2005.13334);
+* ``1 PJ-NP RE-NP PJ-S 2 PJ-VP RE-VP RE-S``: "indexed_in_order", both at once.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Literal, NamedTuple, get_args
 
 from transformer.trees.brackets import CLOSE, TOP, Close, Node, Open, Tree, Word
 
-Form = Literal["top_down", "tagged", "indexed", "in_order"]
+Form = Literal["top_down", "tagged", "indexed", "in_order", "indexed_in_order"]
 Kind = Literal["open", "close", "word"]
 UNTAGGED = "XX"  # the tag of a word whose form has none
 ROOT = "S"  # the constituent around what a repair finds no constituent for
@@ -44,8 +45,11 @@ _WRITTEN: dict[Form, dict[Kind, str]] = {
     "tagged": {"open": "{}", "close": "/{}", "word": "{}"},
     "indexed": {"open": "({}", "close": "){}", "word": "{}"},
     "in_order": {"open": "PJ-{}", "close": "RE-{}", "word": "SH"},
+    "indexed_in_order": {"open": "PJ-{}", "close": "RE-{}", "word": "{}"},
 }
 FORMS: tuple[Form, ...] = get_args(Form)
+INDEXED: tuple[Form, ...] = ("indexed", "indexed_in_order")  # a word is its index
+IN_ORDER: tuple[Form, ...] = ("in_order", "indexed_in_order")
 
 
 def written(form: Form, symbol: Symbol) -> str:
@@ -67,7 +71,7 @@ def of_every_vocabulary(form: Form) -> set[Symbol]:
 
     They are the indices of sentences longer than those that were trained on.
     """
-    if form != "indexed":
+    if form not in INDEXED:
         return set()
     return {Symbol("word", str(index(number))) for number in range(INDICES)}
 
@@ -81,7 +85,7 @@ def linearise(form: Form, tree: Tree) -> list[Symbol]:
     nodes = tree[1:-1]
     if not is_rooted(tree):
         nodes = (Open(ROOT), *nodes, CLOSE)
-    return _in_order(nodes) if form == "in_order" else _top_down(form, nodes)
+    return _in_order(form, nodes) if form in IN_ORDER else _top_down(form, nodes)
 
 
 def is_rooted(tree: Tree) -> bool:
@@ -102,16 +106,23 @@ def _top_down(form: Form, nodes: Tree) -> list[Symbol]:
             labels.append(node.label)
             symbols.append(Symbol("open", node.label))
         elif isinstance(node, Word):
-            label = {"tagged": node.tag, "indexed": str(index(read))}.get(form, "")
-            symbols.append(Symbol("word", label))
+            symbols.append(_word(form, node, read))
             read += 1
         else:
             symbols.append(Symbol("close", labels.pop()))
     return symbols
 
 
-def _in_order(nodes: Tree) -> list[Symbol]:
+def _word(form: Form, word: Word, number: int) -> Symbol:
+    """Return the symbol of a word that so many precede."""
+    if form in INDEXED:
+        return Symbol("word", str(index(number)))
+    return Symbol("word", word.tag if form == "tagged" else "")
+
+
+def _in_order(form: Form, nodes: Tree) -> list[Symbol]:
     symbols: list[Symbol] = []
+    read = 0  # words
     labels: list[str] = [TOP]
     waiting = [False]  # whether each open constituent still lacks its first child
     for node in nodes:
@@ -120,7 +131,8 @@ def _in_order(nodes: Tree) -> list[Symbol]:
             waiting.append(True)
             continue
         if isinstance(node, Word):
-            symbols.append(Symbol("word", ""))
+            symbols.append(_word(form, node, read))
+            read += 1
         else:
             waiting.pop()
             symbols.append(Symbol("close", labels.pop()))
@@ -164,13 +176,13 @@ def build(
     """
     repairs: collections.Counter[str] = collections.Counter()
     maker = _Maker(words, repairs)
-    name: Callable[[str], None] = maker.project if form == "in_order" else maker.open
+    name: Callable[[str], None] = maker.project if form in IN_ORDER else maker.open
     for symbol in symbols:
         if symbol is None:
             repairs[UNKNOWN] += 1
         elif symbol.kind == "open":
             name(symbol.label)
-        elif symbol.kind == "word" and form == "indexed":
+        elif symbol.kind == "word" and form in INDEXED:
             maker.indexed(symbol.label)
         elif symbol.kind == "word":
             maker.word(symbol.label or UNTAGGED)

@@ -19,7 +19,13 @@ from transformer.data.tokenizers.indexed import IndexedWords
 from transformer.data.tokenizers.marian import Marian
 from transformer.data.tokenizers.sentence_piece import SentencePiece
 from transformer.data.tokenizers.tokenizer import Pairs, Tokenizer
-from transformer.data.tokenizers.trees import Indexed, InOrder, Tagged, TopDown
+from transformer.data.tokenizers.trees import (
+    Indexed,
+    IndexedInOrder,
+    InOrder,
+    Tagged,
+    TopDown,
+)
 from transformer.data.tokenizers.utf8 import Bytes
 from transformer.data.tokenizers.vectors import Vectors
 from transformer.data.tokenizers.whitespace import Whitespace
@@ -51,6 +57,7 @@ TOKENIZERS: dict[str, type[Tokenizer]] = {
     "tagged": Tagged,
     "indexed": Indexed,
     "in_order": InOrder,
+    "indexed_in_order": IndexedInOrder,
     "marian": Marian,
     "vectors": Vectors,  # of the source alone, where ``data.source`` is of that name
 }

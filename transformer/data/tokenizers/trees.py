@@ -166,3 +166,9 @@ class InOrder(Trees):
     """``SH PJ-NP RE-NP PJ-S SH PJ-VP RE-VP RE-S``."""
 
     form, suffix = "in_order", ".in_order"
+
+
+class IndexedInOrder(Trees):
+    """``1 PJ-NP RE-NP PJ-S 2 PJ-VP RE-VP RE-S``."""
+
+    form, suffix = "indexed_in_order", ".indexed_in_order"
