@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import functools
 import runpy
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,11 +14,13 @@ from typing import Any
 
 import export
 import jax
+import jax.numpy as jnp
 import sizes
 import worker
 
 from transformer import config, models, parallel
 from transformer.models import Model
+from transformer.nn import matmul
 from transformer.tools.bench.searching import Searcher
 from transformer.tools.bench.training import Stepper
 from transformer.translate import Translator
@@ -40,6 +43,14 @@ def search(
     settings, model = _set_up(size, dtype, device)
     source = sizes.sentences(model.source_size, sentences, length)
     return work(Searcher(settings, model, source, beam), device)
+
+
+def product(rows: int, inner: int, outer: int, dtype: str) -> worker.Work:
+    """Multiply (rows, inner) by (inner, outer), as all layers do."""
+    parallel.start("cpu")
+    x, kernel = jnp.ones((rows, inner), dtype), jnp.ones((inner, outer), dtype)
+    multiply = jax.jit(functools.partial(matmul.product, dtype=dtype))
+    return work(lambda: multiply(x, kernel), "cpu")
 
 
 def work(call: Callable[[], Any], device: str) -> worker.Work:
@@ -103,4 +114,4 @@ def _info() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    worker.run(train, search, translate)
+    worker.run(train, search, translate, product)

@@ -145,5 +145,16 @@ def train(
     return work(step, there, "torch")
 
 
+@torch.inference_mode()
+def product(rows: int, inner: int, outer: int, dtype: str) -> worker.Work:
+    """Multiply (rows, inner) by (inner, outer), as nn.Linear does."""
+    there, kind = start("cpu"), getattr(torch, dtype)
+    x, weight = (
+        torch.ones(rows, inner, dtype=kind),
+        torch.ones(outer, inner, dtype=kind),
+    )
+    return work(lambda: F.linear(x, weight), there, "torch")
+
+
 if __name__ == "__main__":
-    worker.run(train)
+    worker.run(train, product)

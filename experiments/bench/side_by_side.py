@@ -16,6 +16,7 @@ out. --table names single groups of lines:
     greedy-cgru, beam-cgru     1,000 sentences as long as captions into as many tokens
     greedy-luong, beam-luong   the same
     greedy-convs2s, beam-convs2s
+    product-cgru, product-luong  of gates in a step of these searches
     text-greedy, text-beam     the sentences of --input by the run of --workdir
     start-small                from `transformer train` to its first step done
 
@@ -139,6 +140,13 @@ def searching_composed(size: str, beam: int) -> Group:
     return Group(f"{_search_name(beam)}, {size}, {count}", BOTH, tasks)
 
 
+def multiplying(rows: int, inner: int, outer: int) -> Group:
+    """Return the workers that make a product of matrices."""
+    systems = dict.fromkeys(("ours", "PyTorch"), BOTH)
+    tasks = _tasks("product", systems, rows=rows, inner=inner, outer=outer)
+    return Group(f"product, {rows} x {inner} by {inner} x {outer}", BOTH, tasks)
+
+
 def translating(workdir: Path, text: Path, exported: Path, beam: int) -> Group:
     """Return the workers that translate text, all by the same parameters.
 
@@ -191,6 +199,9 @@ GROUPS = {
         f"{name}-{size}": searching_composed(size, beam)
         for size in sizes.COMPOSED
         for name, beam in (("greedy", 1), ("beam", 5))
+    },
+    **{
+        f"product-{name}": multiplying(*shape) for name, shape in sizes.PRODUCTS.items()
     },
 }
 GPU_GROUPS = {

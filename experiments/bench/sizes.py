@@ -67,6 +67,8 @@ CONVOLUTIONAL = {"convs2s": Convolutional(256, 3, 4, 3, 128, 5_204, 7_066, 0.2)}
 COMPOSED = RECURRENT | CONVOLUTIONAL
 COMPOSED_ROWS = {"cgru": 32, "luong": 32, "convs2s": 64}  # of a training batch
 COMPOSED_LENGTH = 16
+# Of gates in a step of their greedy search: rows x inner x outer.
+PRODUCTS = {"cgru": (256, 512, 768), "luong": (256, 512, 2_048)}
 CAPTIONS = 1_000
 SLOTS = 4_096  # padded source tokens of which captions are searched for at once
 EXTRA = 1  # tokens that an output may have more than its source: EOS too counts

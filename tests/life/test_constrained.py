@@ -56,7 +56,9 @@ def mended(translator: Translator, line: str, ids: list[int]) -> bool:
     return bool(translator.vocabulary.target.repairs(ids, line))
 
 
-@pytest.mark.parametrize("form", ["top_down", "indexed", "in_order", "indexed_in_order"])
+@pytest.mark.parametrize(
+    "form", ["top_down", "indexed", "in_order", "indexed_in_order"]
+)
 def test_an_untrained_model_writes_whole_trees(form, translator):
     one = translator if form == "top_down" else make(form)
     found = one.hypotheses(LINES)
