@@ -16,6 +16,13 @@ the default with batch.shapes=8: see docs/results.md.
     transformer train --config=experiments/multi30k.py:tiny \\
         --config.data.dir=multi30k/bpe --workdir=runs/tiny
 
+``:transformer`` is the default's model and recipe on that segmented text, with a
+vocabulary of each language as the systems below have them, so that one table compares
+all of them.
+
+    transformer train --config=experiments/multi30k.py:transformer \\
+        --config.data.dir=multi30k/bpe --workdir=runs/transformer
+
 ``:cgru`` is the conditional GRU by the recipe of nmtpy's monomodal baseline for WMT17
 (lium-lst/wmt17-mmt, config/monomodal-en-de.conf): 39.00 BLEU on the same tokens, one
 run. ``:rnnsearch``, ``:luong`` (general, input feeding) and ``:encdec``, without
@@ -121,6 +128,12 @@ def _raw(config: ConfigDict) -> None:
     config.train.evaluate_every = 250
 
 
+def _transformer(config: ConfigDict) -> None:
+    _raw(config)
+    _segmented(config, joint=False)
+    config.model.tying = "two"
+
+
 def _recurrent(config: ConfigDict, member: str) -> None:
     _segmented(config, joint=False)
     config.data.max_length = 50
@@ -181,6 +194,7 @@ def _bytenet(config: ConfigDict) -> None:
 _VARIANTS: dict[str, Callable[[ConfigDict], None]] = {
     "raw": _raw,
     "tiny": _tiny,
+    "transformer": _transformer,
     **{x: functools.partial(_recurrent, member=x) for x in rnnsearch.MEMBERS},
     "convs2s": _convs2s,
     "bytenet": _bytenet,

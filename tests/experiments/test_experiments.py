@@ -24,7 +24,14 @@ from transformer.config import Config
 PINS = Path(__file__).with_name("experiments.json")
 PINNED: dict[str, dict[str, Any]] = json.loads(PINS.read_text())
 FILES = ["base", "base:as_run", "big", "en_fr:base", "en_fr:big", "multi30k"]
-FILES += ["multi30k:tiny", "number_words", "text", "gnmt", "rnnsearch"]
+FILES += [
+    "multi30k:tiny",
+    "multi30k:transformer",
+    "number_words",
+    "text",
+    "gnmt",
+    "rnnsearch",
+]
 FILES += ["text:quick"]
 FILES += ["length", "length:learned", "length:none"]
 FILES += ["length:relative", "length:rotary", "length:alibi"]
