@@ -379,7 +379,7 @@ except UserError as error:
 """
 
 
-def start_process(device, **environment):
+def start_process(device, preexec_fn=None, **environment):
     names = ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR", "JAX_PLATFORMS")
     kept = {k: v for k, v in os.environ.items() if k not in names}
     result = subprocess.run(
@@ -389,19 +389,32 @@ def start_process(device, **environment):
         text=True,
         cwd=ROOT,
         env=kept | environment,
+        preexec_fn=preexec_fn,
     )
     return result.stdout.splitlines()
 
 
 def test_the_first_line_says_which_devices_and_programs_are_kept(tmp_path):
     line, used = start_process("cpu", XDG_CACHE_HOME=str(tmp_path))
-    folder = tmp_path / "transformer-reference" / "xla"
+    cores = f"cores-{len(os.sched_getaffinity(0))}"
+    folder = tmp_path / "transformer-reference" / "xla" / cores
     kind = r"(, without bfloat16 units: operands stay float32)?"
     assert re.match(rf"devices: 1 x cpu \(cpu\){kind}; jax ", line)
     assert str(folder) in line
     assert used == f"{{CpuDevice(id=0)}} {folder}" and folder.is_dir()
     _, used = start_process("cpu", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "other"))
-    assert used.endswith(str(tmp_path / "other"))
+    assert used.endswith(str(tmp_path / "other" / cores))
+
+
+def test_programs_of_one_core_are_kept_apart(tmp_path):
+    """XLA divides their loops among fewer threads, and JAX's key does not say so."""
+
+    def pin():
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+    line, used = start_process("cpu", preexec_fn=pin, XDG_CACHE_HOME=str(tmp_path))
+    folder = tmp_path / "transformer-reference" / "xla" / "cores-1"
+    assert str(folder) in line and used.endswith(str(folder))
 
 
 def test_asking_for_an_accelerator_that_is_not_there_stops(tmp_path):

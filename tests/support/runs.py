@@ -22,6 +22,7 @@ from transformer import step as steps
 from transformer.cli import configs
 from transformer.config import Config
 from transformer.ids import EOS, PAD
+from transformer.parallel import devices
 from transformer.prepare import prepare
 from transformer.run.checkpoints import Checkpoints, steps_in
 
@@ -169,17 +170,19 @@ def compiling_once(cache: Path) -> Iterator[pytest.MonkeyPatch]:
     Yields:
       What undoes its patches at the end.
     """
-    values = {
+    variables = {
         "jax_compilation_cache_dir": str(cache),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
     }
-    before = {name: getattr(jax.config, name) for name in values}
+    before = {name: getattr(jax.config, name) for name in variables}
     with contextlib.ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         # JAX opens a cache once: it has to be told of another folder.
         stack.callback(compilation_cache.reset_cache)
-        for name, value in values.items():
+        for name, value in variables.items():
             patch.setenv(name.upper(), str(value))
+        mine = {"jax_compilation_cache_dir": str(devices.programs_folder("cpu"))}
+        for name, value in (variables | mine).items():
             jax.config.update(name, value)
             stack.callback(jax.config.update, name, before[name])
         compilation_cache.reset_cache()

@@ -30,7 +30,6 @@ def start(device: str) -> str:
     _keep_memory()
     if device == "cpu":
         jax.config.update("jax_platforms", "cpu")
-    cache = _enable_cache()
     try:
         found = jax.devices()
     except RuntimeError as error:  # JAX_PLATFORMS names one that is not there
@@ -44,6 +43,7 @@ def start(device: str) -> str:
         )
     if not hardware.of(found[0]).bfloat16:
         text += ", without bfloat16 units: operands stay float32"
+    cache = _enable_cache(programs_folder(found[0].platform))
     return f"devices: {text}; jax {jax.__version__}; compiled programs: {cache}"
 
 
@@ -82,14 +82,29 @@ def _keep_memory() -> None:
     mallopt(trim_threshold, 2**31 - 1)
 
 
-def _enable_cache() -> str:
-    """Keep compiled programs on disk: JAX's own variable names the folder if set."""
+def programs_folder(platform: str) -> Path:
+    """Return where compiled programs are kept; JAX's own variable may name the folder.
+
+    XLA divides the loops of a CPU's program among the cores that the process may use.
+    JAX's key of a program does not name them: a program that was compiled on one core,
+    in one of several runs side by side, would be found on all cores, where it takes up
+    to 1.3 times as long as their own. So each number of cores has a folder.
+    """
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = os.environ.get("JAX_COMPILATION_CACHE_DIR") or (
-        Path(home) / "transformer-reference" / "xla"
-    )
+    named = os.environ.get("JAX_COMPILATION_CACHE_DIR")
+    folder = Path(named or Path(home) / "transformer-reference" / "xla")
+    return folder / f"cores-{_cores()}" if platform == "cpu" else folder
+
+
+def _cores() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _enable_cache(folder: Path) -> str:
     try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         size = _size(folder)
     except OSError as error:
         return f"not kept ({error})"
@@ -99,7 +114,7 @@ def _enable_cache() -> str:
     return f"{folder} ({size / 1e6:,.0f} MB)"
 
 
-def _size(folder: str | Path) -> int:
+def _size(folder: Path) -> int:
     """Return the bytes of a folder's files, while other processes may remove some."""
     total = 0
     with os.scandir(folder) as entries:
