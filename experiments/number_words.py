@@ -20,7 +20,8 @@ reaches 99 % as well.
     transformer train --config=experiments/number_words.py:convs2s \\
         --workdir=runs/convs2s
 
-``:bytenet`` is dilated convolutions over the bytes of the same numbers; it reaches 90.7 %.
+``:bytenet`` is dilated convolutions over the bytes of the same numbers; it reaches
+90.7 %.
 
     transformer train --config=experiments/number_words.py:bytenet \\
         --workdir=runs/bytenet
