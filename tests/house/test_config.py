@@ -161,7 +161,8 @@ RATES = (
 CHOICES = {
     "device": "any, cpu, gpu, tpu",
     "tokenizer.kind": "sentencepiece, whitespace, bytes, indexed_words, marian",
-    "tokenizer.target_kind": "same, top_down, tagged, indexed, in_order",
+    "tokenizer.target_kind": "same, top_down, tagged, indexed, in_order, "
+    "indexed_in_order",
     "model.kind": "transformer, rnn, convs2s, bytenet",
     "model.norm": "post, pre",
     "model.positions": "sinusoidal, sinusoidal_concat, learned, none, rotary, alibi, "
