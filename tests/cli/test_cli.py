@@ -379,17 +379,16 @@ except UserError as error:
 """
 
 
-def start_process(device, preexec_fn=None, **environment):
+def start_process(device, code=START, **environment):
     names = ("XDG_CACHE_HOME", "JAX_COMPILATION_CACHE_DIR", "JAX_PLATFORMS")
     kept = {k: v for k, v in os.environ.items() if k not in names}
     result = subprocess.run(
-        [sys.executable, "-c", START, device],
+        [sys.executable, "-c", code, device],
         check=True,
         capture_output=True,
         text=True,
         cwd=ROOT,
         env=kept | environment,
-        preexec_fn=preexec_fn,
     )
     return result.stdout.splitlines()
 
@@ -408,11 +407,8 @@ def test_the_first_line_says_which_devices_and_programs_are_kept(tmp_path):
 
 def test_programs_of_one_core_are_kept_apart(tmp_path):
     """XLA divides their loops among fewer threads, and JAX's key does not say so."""
-
-    def pin():
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-
-    line, used = start_process("cpu", preexec_fn=pin, XDG_CACHE_HOME=str(tmp_path))
+    pin = "import os\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+    line, used = start_process("cpu", pin + START, XDG_CACHE_HOME=str(tmp_path))
     folder = tmp_path / "transformer-reference" / "xla" / "cores-1"
     assert str(folder) in line and used.endswith(str(folder))
 

@@ -108,7 +108,7 @@ def test_given_tags_stand_in_the_trees(run) -> None:
     [
         (
             {"tokenizer.target_kind": "same"},
-            "expected top_down, tagged, indexed or in_",
+            "expected top_down, tagged, indexed, in_order or i",
         ),
         ({"data.source": "text"}, "tokenizer.target_kind: expected same with"),
         ({"tokenizer.joint": True, "model.tying": "three"}, "tokenizer.joint"),
