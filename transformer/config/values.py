@@ -106,8 +106,9 @@ def _check_tokenizer(config: Config) -> None:
         expected = "'' where no sentencepiece model is trained"
         refuse("tokenizer.symbols", expected, tokenizer.symbols)
     if (tokenizer.target_kind == "same") == (source == "trees"):
-        trees = "top_down, tagged, indexed, in_order or indexed_in_order"
-        expected = trees if source == "trees" else "same"
+        hints = typing.get_type_hints(type(tokenizer))
+        _, *forms, last = typing.get_args(hints["target_kind"])
+        expected = f"{', '.join(forms)} or {last}" if source == "trees" else "same"
         expected += f" with data.source = {source}"
         refuse("tokenizer.target_kind", expected, tokenizer.target_kind)
     if tokenizer.target_kind == "same":

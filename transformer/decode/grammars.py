@@ -103,7 +103,7 @@ class Grammar:
         indices = np.array(self.labels)
         if not (indices[words] >= 0).any():
             return jnp.array(words)[None, None]
-        return words & (indices == (prefix.read % forms.INDICES + 1)[..., None])
+        return words & (indices == forms.index(prefix.read)[..., None])
 
     def _prefix(
         self, ids: jax.Array, position: jax.Array, counts: jax.Array, limits: jax.Array
@@ -166,15 +166,6 @@ class InOrder(Grammar):
         )
 
 
-_FORMS: dict[str, type[Grammar]] = {
-    "top_down": TopDown,
-    "tagged": TopDown,
-    "indexed": TopDown,
-    "in_order": InOrder,
-    "indexed_in_order": InOrder,
-}
-
-
 def of_symbols(form: Form, symbols: Sequence[Symbol]) -> Grammar:
     """Return the grammar of a vocabulary.
 
@@ -201,4 +192,5 @@ def of_symbols(form: Form, symbols: Sequence[Symbol]) -> Grammar:
             number = numbers.get(label, -1)
         kinds.append(_KINDS[kind] if kind == "word" or number >= 0 else _NONE)
         labels.append(number)
-    return _FORMS[form](tuple(kinds), tuple(labels))
+    grammar = InOrder if form in forms.IN_ORDER else TopDown
+    return grammar(tuple(kinds), tuple(labels))

@@ -34,6 +34,7 @@ def start(device: str) -> str:
         found = jax.devices()
     except RuntimeError as error:  # JAX_PLATFORMS names one that is not there
         raise UserError(f"expected devices that jax can use, got: {error}") from None
+    cache = _enable_cache(programs_folder(found[0].platform))
     names = Counter(f"{d.platform} ({d.device_kind})" for d in found)
     text = ", ".join(f"{count} x {name}" for name, count in names.items())
     if device not in ("any", found[0].platform):
@@ -43,7 +44,6 @@ def start(device: str) -> str:
         )
     if not hardware.of(found[0]).bfloat16:
         text += ", without bfloat16 units: operands stay float32"
-    cache = _enable_cache(programs_folder(found[0].platform))
     return f"devices: {text}; jax {jax.__version__}; compiled programs: {cache}"
 
 

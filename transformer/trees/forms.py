@@ -17,10 +17,14 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar, get_args
 
 from transformer.trees.brackets import CLOSE, TOP, Close, Node, Open, Tree, Word
 
+if TYPE_CHECKING:
+    import jax
+
+Number = TypeVar("Number", int, "jax.Array")
 Form = Literal["top_down", "tagged", "indexed", "in_order", "indexed_in_order"]
 Kind = Literal["open", "close", "word"]
 UNTAGGED = "XX"  # the tag of a word whose form has none
@@ -61,7 +65,7 @@ def written(form: Form, symbol: Symbol) -> str:
     return _WRITTEN[form][symbol.kind].format(symbol.label)
 
 
-def index(number: int) -> int:
+def index(number: Number) -> Number:
     """Return the index of a word, from 1, by how many words precede it."""
     return number % INDICES + 1
 
