@@ -149,10 +149,8 @@ def train(
 def product(rows: int, inner: int, outer: int, dtype: str) -> worker.Work:
     """Multiply (rows, inner) by (inner, outer), as nn.Linear does."""
     there, kind = start("cpu"), getattr(torch, dtype)
-    x, weight = (
-        torch.ones(rows, inner, dtype=kind),
-        torch.ones(outer, inner, dtype=kind),
-    )
+    x = torch.ones(rows, inner, dtype=kind)
+    weight = torch.ones(outer, inner, dtype=kind)
     return work(lambda: F.linear(x, weight), there, "torch")
 
 

@@ -170,19 +170,20 @@ def compiling_once(cache: Path) -> Iterator[pytest.MonkeyPatch]:
     Yields:
       What undoes its patches at the end.
     """
-    variables = {
+    values = {
         "jax_compilation_cache_dir": str(cache),
         "jax_persistent_cache_min_compile_time_secs": 0.0,
     }
-    before = {name: getattr(jax.config, name) for name in variables}
+    before = {name: getattr(jax.config, name) for name in values}
     with contextlib.ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         # JAX opens a cache once: it has to be told of another folder.
         stack.callback(compilation_cache.reset_cache)
-        for name, value in variables.items():
+        for name, value in values.items():
             patch.setenv(name.upper(), str(value))
-        mine = {"jax_compilation_cache_dir": str(devices.programs_folder("cpu"))}
-        for name, value in (variables | mine).items():
+        # The folder that processes take which read the variable.
+        values["jax_compilation_cache_dir"] = str(devices.programs_folder("cpu"))
+        for name, value in values.items():
             jax.config.update(name, value)
             stack.callback(jax.config.update, name, before[name])
         compilation_cache.reset_cache()
