@@ -395,16 +395,20 @@ def start_process(device, code=START, **environment):
 
 def test_the_first_line_says_which_devices_and_programs_are_kept(tmp_path):
     line, used = start_process("cpu", XDG_CACHE_HOME=str(tmp_path))
-    cores = f"cores-{len(os.sched_getaffinity(0))}"
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
+    cores = f"cores-{mine or os.cpu_count()}"
     folder = tmp_path / "transformer-reference" / "xla" / cores
     kind = r"(, without bfloat16 units: operands stay float32)?"
     assert re.match(rf"devices: 1 x cpu \(cpu\){kind}; jax ", line)
     assert str(folder) in line
-    assert used == f"{{CpuDevice(id=0)}} {folder}" and folder.is_dir()
+    assert used == f"{{CpuDevice(id=0)}} {folder}"
+    # JAX asks once where its programs are, when it compiles the first.
+    assert any(folder.iterdir())
     _, used = start_process("cpu", JAX_COMPILATION_CACHE_DIR=str(tmp_path / "other"))
     assert used.endswith(str(tmp_path / "other" / cores))
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux pins cores")
 def test_programs_of_one_core_are_kept_apart(tmp_path):
     """XLA divides their loops among fewer threads, and JAX's key does not say so."""
     pin = "import os\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
