@@ -6,6 +6,7 @@ Operands of ``dtype`` and a float32 result are the one fast form on every backen
 from __future__ import annotations
 
 import functools
+import math
 from typing import NamedTuple
 
 import jax
@@ -149,10 +150,52 @@ def einsum(equation: str, x: jax.Array, y: jax.Array) -> jax.Array:
     Returns:
       The result in float32.
     """
+    plain = functools.partial(_einsum, equation)
+    operand = _turning(equation, x, y)
+    if operand is None:
+        return plain(x, y)
+    turned = functools.partial(_turned_einsum, equation, operand)
+    return lax.platform_dependent(x, y, cpu=turned, default=plain)
+
+
+def _einsum(equation, x, y):
     exact = precision(x.dtype)
     return jnp.einsum(
         equation, x, y, precision=exact, preferred_element_type=jnp.float32
     )
+
+
+def _turning(equation: str, x: jax.Array, y: jax.Array) -> int | None:
+    """Return which operand to turn before rows of many small matrices are summed.
+
+    For ``X^T Y`` of each, the gradients of keys and values, the CPU's compiler has no
+    kernel; with X turned first it has, four times as fast for 10 positions. From 48 on
+    there is nothing to gain (2**11 is 45 x 45).
+    """
+    inputs, result = equation.split("->")
+    left, right = inputs.split(",")
+    leading = result[:-2]
+    if not leading or not left[:-2] == right[:-2] == leading:
+        return None
+    if left[-2] != right[-2]:
+        return None
+    turned = 0 if left[-1] == result[-2] else 1
+    small = math.prod((x, y)[turned].shape[-2:]) <= _SMALL_MATRIX
+    return turned if small else None
+
+
+def _turned_einsum(equation, turned, x, y):
+    operands = [x, y]
+    inputs, result = equation.split("->")
+    labels = inputs.split(",")
+    label = labels[turned]
+    labels[turned] = label[:-2] + label[-1] + label[-2]
+    # Without the barrier the compiler would make one product of both again.
+    operands[turned] = lax.optimization_barrier(operands[turned].swapaxes(-1, -2))
+    return _einsum(f"{','.join(labels)}->{result}", *operands)
+
+
+_SMALL_MATRIX = 2**11  # numbers
 
 
 def _einsum_forward(equation, x, y):

@@ -1,0 +1,69 @@
+"""The gradients of einsum, and the form that they have on each platform."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from transformer.nn import matmul
+
+SHORT, LONG = 10, 60  # positions: 10 x 10 is a small matrix, 60 x 60 is not
+
+
+def gradients(equation, x, y, slopes):
+    _, back = jax.vjp(functools.partial(matmul.einsum, equation), x, y)
+    return back(slopes)
+
+
+def operands(equation: str, sizes: dict[str, int]) -> list[jax.Array]:
+    rng = np.random.default_rng(0)
+    parts = re.findall(r"\w+", equation)
+    return [
+        jnp.asarray(rng.normal(size=[sizes[x] for x in part]), jnp.float32)
+        for part in parts
+    ]
+
+
+@pytest.mark.parametrize("keys", [SHORT, LONG])
+@pytest.mark.parametrize(
+    "equation",
+    [
+        "bhtk,bhsk->bhts",
+        "bhts,bhsk->bhtk",
+        "bts,bsk->btk",
+        "bhtk,sk->bhts",
+        "ts,sk->tk",
+    ],
+)
+def test_gradients_are_the_sums_that_the_equation_says(equation, keys):
+    sizes = {"b": 2, "h": 3, "t": 9, "s": keys, "k": 5}
+    x, y, slopes = operands(equation, sizes)
+    left, right, result = re.findall(r"\w+", equation)
+    d_x, d_y = jax.jit(functools.partial(gradients, equation))(x, y, slopes)
+    exact = functools.partial(np.einsum, dtype=np.float64)
+    # At most 60 products are summed, each below 16: partial sums of random signs stay
+    # below sqrt(60) * 16, and each of 60 additions rounds one to 24 bits.
+    tolerance = 60 * 60**0.5 * 16 * 2**-24
+    np.testing.assert_allclose(
+        d_x, exact(f"{result},{right}->{left}", slopes, y), atol=tolerance
+    )
+    np.testing.assert_allclose(
+        d_y, exact(f"{result},{left}->{right}", slopes, x), atol=tolerance
+    )
+
+
+def test_a_cpu_sums_no_rows_of_small_matrices_and_others_turn_nothing():
+    sizes = {"b": 2, "h": 3, "t": 9, "s": SHORT, "k": 5}
+    equation = "bhts,bhsk->bhtk"
+    x, y, slopes = operands(equation, sizes)
+    traced = jax.jit(functools.partial(gradients, equation)).trace(x, y, slopes)
+
+    rows = "lhs_contracting_dims={2}, rhs_batch_dims={0,1}, rhs_contracting_dims={2}"
+    assert rows not in traced.lower(lowering_platforms=("cpu",)).compile().as_text()
+    for platform in ("cuda", "tpu"):
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+        assert "optimization_barrier" not in text
+        assert text.count("dot_general") == 2
