@@ -39,7 +39,7 @@ def operands(equation: str, sizes: dict[str, int]) -> list[jax.Array]:
     ],
 )
 def test_gradients_are_the_sums_that_the_equation_says(equation, keys):
-    sizes = {"b": 2, "h": 3, "t": 9, "s": keys, "k": 5}
+    sizes = {"b": 3, "h": 2, "t": 9, "s": keys, "k": 5}
     x, y, slopes = operands(equation, sizes)
     left, right, result = re.findall(r"\w+", equation)
     d_x, d_y = jax.jit(functools.partial(gradients, equation))(x, y, slopes)

@@ -79,10 +79,10 @@ def test_the_bias_falls_with_distance_both_ways():
 
 def attend(q, k, v, keys, values, mask=None):
     """Attend with a bias and a second term, as ``MultiHeadAttention`` does."""
-    clip = keys.shape[-2] // 2
+    keys, values = (relative.within(x, q.shape[2]) for x in (keys, values))
 
     def beside(weights):
-        shares = relative.from_pairs(weights, clip)
+        shares = relative.from_pairs(weights, values.shape[-2])
         return relative.shaw_values(shares, values, "float32")
 
     scaled = q * q.shape[-1] ** -0.5
@@ -142,12 +142,14 @@ def test_a_step_reads_slots_as_the_whole_reads_positions():
     assert_close(shares, np.stack(expected, axis=-1), 4)
 
 
-@pytest.mark.parametrize("length, clip", [(6, 2), (3, 4), (4, 0)])
-def test_adding_up_by_labels_is_the_transpose_of_laying_out(length, clip):
-    x, w = draw(2, length, 2 * clip + 1), draw(2, length, length, seed=1)
+@pytest.mark.parametrize(
+    "length, labels", [(6, 5), (3, 9), (4, 1), (4, 8), (1, 2), (70, 9)]
+)
+def test_adding_up_by_labels_is_the_transpose_of_laying_out(length, labels):
+    x, w = draw(2, length, labels), draw(2, length, length, seed=1)
     out, back = jax.vjp(relative.to_pairs, x)
-    assert_close(back(w)[0], relative.from_pairs(w, clip), 8)
-    assert_close((out * w).sum(), (x * relative.from_pairs(w, clip)).sum(), 80, 20)
+    assert_close(back(w)[0], relative.from_pairs(w, labels), 8)
+    assert_close((out * w).sum(), (x * relative.from_pairs(w, labels)).sum(), 80, 20)
 
 
 # ---- content to position and position to content -------------------------------------

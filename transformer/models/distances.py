@@ -112,7 +112,12 @@ class Distances(nn.Module):
         dtype = query.dtype.name
         if c.score == "scaled_dot":
             query = query * c.d_k**-0.5
-        scores = relative.shaw_scores(query, self.of_keys)
+        of_keys, of_values = self.of_keys, self.of_values
+        if now is None:
+            of_keys, of_values = (
+                relative.within(x, count) for x in (of_keys, of_values)
+            )
+        scores = relative.shaw_scores(query, of_keys)
 
         def bias(keys: int) -> jax.Array:
             if now is None:
@@ -121,10 +126,10 @@ class Distances(nn.Module):
 
         def beside(weights: jax.Array) -> jax.Array:
             if now is None:
-                shares = relative.from_pairs(weights, c.clip)
+                shares = relative.from_pairs(weights, of_values.shape[-2])
             else:
                 labels = relative.slot_labels(distances(weights.shape[-1])[0], c.clip)
                 shares = relative.from_slots(weights, labels, c.clip, dtype)
-            return relative.shaw_values(shares, self.of_values, dtype)
+            return relative.shaw_values(shares, of_values, dtype)
 
         return Relation(bias, beside)

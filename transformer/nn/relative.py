@@ -90,6 +90,25 @@ def alibi_bias(heads: int, distances: jax.Array) -> jax.Array:
 # ---- learned vectors by clipped distance ---------------------------------------------
 
 
+def within(table: jax.Array, length: int) -> jax.Array:
+    """Return the vectors of the distances that there are among so many positions.
+
+    Args:
+      table: a^K or a^V (..., 2 k + 1, W).
+      length: T.
+
+    Returns:
+      Where no distance is clipped, T <= k + 1, vectors (..., 2 T, W) of distances
+      -(T - 1) to T - 1 and a last one of zeros, that the rows of ``to_pairs`` have
+      their length without a copy. Else the table.
+    """
+    clip = table.shape[-2] // 2
+    if length > clip + 1:
+        return table
+    rows = table[..., clip + 1 - length : clip + length, :]
+    return jnp.pad(rows, [(0, 0)] * (table.ndim - 2) + [(0, 1), (0, 0)])
+
+
 def shaw_scores(q: jax.Array, table: jax.Array) -> jax.Array:
     """Compare queries with the vector of each label, ``q_i a^K_label``.
 
@@ -97,10 +116,11 @@ def shaw_scores(q: jax.Array, table: jax.Array) -> jax.Array:
 
     Args:
       q: queries (B, H, T, K), scaled as those that meet the keys.
-      table: a^K (2 k + 1, K), or (H, 2 k + 1, K) with one of each head.
+      table: a^K (2 k + 1, K), or (H, 2 k + 1, K) with one of each head; or of it what
+        is ``within`` a length.
 
     Returns:
-      (B, H, T, 2 k + 1) in float32.
+      (B, H, T, 2 k + 1) in float32; or (B, H, T, 2 T).
 
     Source: Shaw et al., Self-Attention with Relative Position Representations,
       arXiv:1803.02155, equations 4 and 5.
@@ -113,8 +133,9 @@ def shaw_values(shares: jax.Array, table: jax.Array, dtype: str) -> jax.Array:
     """Weigh the vectors of labels, ``sum_label share_label a^V_label``.
 
     Args:
-      shares: what the weights of each label add up to (B, H, T, 2 k + 1).
-      table: a^V (2 k + 1, W), or (H, 2 k + 1, W) with one of each head.
+      shares: what the weights of each label add up to (B, H, T, 2 k + 1), or 2 T.
+      table: a^V (2 k + 1, W), or (H, 2 k + 1, W) with one of each head; or of it what
+        is ``within`` a length.
       dtype: of the operands of the product.
 
     Returns:
@@ -130,11 +151,12 @@ def shaw_values(shares: jax.Array, table: jax.Array, dtype: str) -> jax.Array:
 def to_pairs(x: jax.Array) -> jax.Array:
     """Lay out by keys what is given by labels, ``y_ij = x_i,clip(j - i, -k, k) + k``.
 
-    Rows are padded and cut, so that each begins one place before the last one's begin:
-    neither way, forward or backward, an index is looked up.
+    Each distance has a column, and rows are cut so that each begins one place before
+    the last one's begin: neither way, forward or backward, an index is looked up.
 
     Args:
-      x: (..., T, 2 k + 1).
+      x: (..., T, 2 k + 1); or (..., T, 2 T), of distances -(T - 1) to T - 1 and of one
+        more that is not read.
 
     Returns:
       (..., T, T).
@@ -142,34 +164,84 @@ def to_pairs(x: jax.Array) -> jax.Array:
     >>> to_pairs(jnp.array([[0, 1, 2], [3, 4, 5], [6, 7, 8]])).tolist()
     [[1, 2, 2], [3, 4, 5], [6, 6, 7]]
     """
-    length, clip = x.shape[-2], x.shape[-1] // 2
-    more = max(length - 1 - clip, 0)  # distances beyond the last label, each way
-    shape = (*x.shape[:-1], more)
-    ends = [jnp.broadcast_to(end, shape) for end in (x[..., :1], x[..., -1:])]
-    inner = x[..., max(clip - length + 1, 0) :][..., : 2 * length - 1 - 2 * more]
-    # Column c holds distance c - (T - 1).
-    every = jnp.concatenate([ends[0], inner, ends[1]], axis=-1)
-    every = jnp.pad(every, [(0, 0)] * (x.ndim - 1) + [(0, 1)])
-    flat = every.reshape(*x.shape[:-2], 2 * length * length)[..., length - 1 : -1]
-    return flat.reshape(*x.shape[:-2], length, 2 * length - 1)[..., :length]
+    return _skew(_every(x))
 
 
-def from_pairs(weights: jax.Array, clip: int) -> jax.Array:
+def from_pairs(weights: jax.Array, labels: int) -> jax.Array:
     """Add up by labels what is given by keys: the transpose of ``to_pairs``.
 
     Args:
       weights: (..., T, T).
-      clip: k.
+      labels: 2 k + 1, or 2 T.
 
     Returns:
-      (..., T, 2 k + 1).
+      (..., T, labels).
 
-    >>> from_pairs(jnp.array([[0, 1, 2], [3, 4, 5], [6, 7, 8]]), 1).tolist()
+    >>> from_pairs(jnp.array([[0, 1, 2], [3, 4, 5], [6, 7, 8]]), 3).tolist()
     [[0, 0, 3], [3, 4, 5], [13, 8, 0]]
     """
-    shape = (*weights.shape[:-1], 2 * clip + 1)
-    labels = jax.ShapeDtypeStruct(shape, weights.dtype)
-    return jax.linear_transpose(to_pairs, labels)(weights)[0]
+    given = jax.ShapeDtypeStruct((*weights.shape[:-1], labels), weights.dtype)
+    return jax.linear_transpose(_every, given)(_unskew(weights))[0]
+
+
+def _every(x: jax.Array) -> jax.Array:
+    """Return a column for each distance, that of -(T - 1) first, and one more, 2 T."""
+    length, clip = x.shape[-2], x.shape[-1] // 2
+    if x.shape[-1] == 2 * length:
+        return x
+    more = max(length - 1 - clip, 0)  # distances beyond the last label, each way
+    shape = (*x.shape[:-1], more)
+    ends = [jnp.broadcast_to(end, shape) for end in (x[..., :1], x[..., -1:])]
+    inner = x[..., max(clip - length + 1, 0) :][..., : 2 * length - 1 - 2 * more]
+    every = jnp.concatenate([ends[0], inner, ends[1]], axis=-1)
+    return jnp.pad(every, [(0, 0)] * (x.ndim - 1) + [(0, 1)])
+
+
+@jax.custom_vjp
+def _skew(x: jax.Array) -> jax.Array:
+    """Return ``y_ij = x_i,(j - i + T - 1)``, of (..., T, 2 T)."""
+    return _cut(x)
+
+
+def _cut(x):
+    length = x.shape[-2]
+    flat = x.reshape(*x.shape[:-2], 2 * length * length)[..., length - 1 : -1]
+    return flat.reshape(*x.shape[:-2], length, 2 * length - 1)[..., :length]
+
+
+@jax.custom_vjp
+def _unskew(y: jax.Array) -> jax.Array:
+    """Transpose ``_skew``: zeros where it reads nothing.
+
+    Left to autodiff these are two paddings, for which a CPU computes each index; put
+    together from their rows they take a third of the time.
+    """
+    if y.shape[-1] > _MANY_ROWS:
+        return _padded(y)
+    return jax.lax.platform_dependent(y, cpu=_joined, default=_padded)
+
+
+def _padded(y):
+    wide = jax.ShapeDtypeStruct((*y.shape[:-1], 2 * y.shape[-1]), y.dtype)
+    return jax.linear_transpose(_cut, wide)(y)[0]
+
+
+def _joined(y):
+    length = y.shape[-1]
+    flat = y.reshape(*y.shape[:-2], length * length)
+    rows = jnp.split(flat, length, axis=-1)
+    zeros = jnp.zeros((*y.shape[:-2], length), y.dtype)
+    parts = [zeros[..., 1:]]
+    for row in rows:
+        parts += [row, zeros[..., 1:]]
+    parts.append(zeros[..., :1])
+    return jnp.concatenate(parts, axis=-1).reshape(*y.shape[:-1], 2 * length)
+
+
+_MANY_ROWS = 64  # a program has an operation for each; batches of longer texts are few
+
+_skew.defvjp(lambda x: (_skew(x), None), lambda _, y: (_unskew(y),))
+_unskew.defvjp(lambda y: (_unskew(y), None), lambda _, x: (_skew(x),))
 
 
 def slot_labels(distances: jax.Array, clip: int) -> jax.Array:

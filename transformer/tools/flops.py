@@ -117,7 +117,8 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
     attention)``, each a sum over positions; see Table 1 for the terms in n^2 d and
     n d^2. An additive score, ``tanh(..) . v``, is as many products as ``q . k``, a
     general one transforms each query first; relative positions have 2 more in each
-    self-attention, of positions and 2 k + 1 labels; disentangled ones 2 in the encoder,
+    self-attention, of positions and 2 k + 1 labels, or 2 n of n positions where none is
+    clipped; disentangled ones 2 in the encoder,
     of positions and 2 S - 1 distances, and 2 that project these. A window is counted as
     blocks of its size where they pay. Of a ByteNet, whose grid is no polynomial of S,
     by formula too, ``2 (4 + k) d^2`` a block and column. Of any other model in the
@@ -145,13 +146,14 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
     into += keys * c.d_k * (c.score == "general")
     keys_values = c.d_model * (keys + values)
     inner = 2 * c.d_model * c.d_ff
-    labels = counts.labels(c) * (keys + values)
-    encoder = source * (into + keys_values + out + inner + labels)
+    encoder = source * (into + keys_values + out + inner)
+    encoder += source * _labels(c, source) * (keys + values)
     encoder += _pairs(c, "encoder", source, 3) * (keys + values)
     if c.positions == "disentangled":
         encoder += 2 * (2 * source - 1) * source * keys
     decoder = (
-        target * (into + keys_values + out + labels)
+        target * (into + keys_values + out)
+        + target * _labels(c, target) * (keys + values)
         + _pairs(c, "decoder", target, 2) * (keys + values)
         + target * (into + out + source * (keys + values))
         + source * keys_values
@@ -167,6 +169,13 @@ def _shared(settings: config.Model, source: int) -> int:
     if not isinstance(c, config.Transformer) or c.positions != "disentangled":
         return 0
     return 2 * c.layers * 2 * (2 * source - 1) * c.d_model * c.heads * c.d_k
+
+
+def _labels(c: config.Transformer, length: int) -> int:
+    """Count the vectors that each of n positions meets in self-attention, by label."""
+    every = counts.labels(c)
+    unclipped = length <= (every + 1) // 2
+    return every + unclipped * (2 * length - every)
 
 
 def _pairs(c: config.Transformer, kind: str, length: int, blocks: int) -> int:
