@@ -100,6 +100,7 @@ def test_the_course_may_change_and_is_recorded(short, workdir):
     course = changed(short, "train", log_every=2, evaluate_every=4, keep=1)
     course = changed(course, "decode", beam=2, average=1)
     course = changed(course, "optimizer", nonfinite_limit=7)
+    course = dataclasses.replace(course, name="renamed")
     assert not folder.is_finished(workdir, course)
     before = state_of(short, workdir)[2]
     for _ in range(2):  # the second time nothing is new
@@ -107,6 +108,7 @@ def test_the_course_may_change_and_is_recorded(short, workdir):
         (change,) = folder.read_record(workdir)["changes"]
         assert change == {
             "step": SHORT,
+            "name": [short.name, "renamed"],
             "train.log_every": [1, 2],
             "train.evaluate_every": [6, 4],
             "train.keep": [2, 1],

@@ -146,6 +146,12 @@ def test_small_files_of_systems_make_the_same_table(tmp_path, capsys):
     before = {path: path.read_bytes() for path in files}
     report(capsys, f"--systems={small}", f"--save={small}")
     assert {path: path.read_bytes() for path in files} == before
+    # What is there by that name is not overwritten by another configuration.
+    changed_member = settings_of("by_word", member="rnnsearch")
+    member = write(tmp_path / "member", changed_member, sentences=sentences)
+    wrong = ["report", f"--systems={member}", f"--save={small}"]
+    assert "'cgru' -> 'rnnsearch'; give the run another" in error(capsys, *wrong)
+    assert {path: path.read_bytes() for path in files} == before
     other = write(tmp_path / "other", settings_of("other", member="cgru"))
     wrong = ["report", f"--systems={small},{other}"]
     assert "differ in their sources; leave" in error(capsys, *wrong)

@@ -128,7 +128,7 @@ def test_a_run_is_finished_when_it_was_measured_as_asked(tmp_path, changes, fini
 
 
 def test_reports_stay_strict_about_what_a_run_may_change():
-    other = base(**{"train.steps": 7, "decode.beam": 1, "train.keep": 2})
-    assert len(config.other_run(SETTINGS, other)) == 3
+    other = base(**{"name": "b", "train.steps": 7, "decode.beam": 1, "train.keep": 2})
+    assert len(config.other_run(SETTINGS, other)) == 4
     assert config.other_steps(SETTINGS, other) == []
     assert config.other_steps(SETTINGS, base(seed=1)) == ["seed: 0 -> 1"]

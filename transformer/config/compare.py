@@ -51,9 +51,10 @@ PATHS = (
 )
 # Keys, or groups of them, that change where a run is computed: at most the rounding.
 _PLACE = ("device", "parallel.", "loss.block", "decode.tokens")
-# Those that change no number of a step: how far a run goes, what it writes down on the
-# way, when it gives up, and how it is measured at its end.
+# Those that change no number of a step: what a run is called, how far it goes, what it
+# writes down on the way, when it gives up, and how it is measured at its end.
 _COURSE = (
+    "name:",
     "train.",
     "decode.",
     "optimizer.nonfinite_limit",

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer.config import PATHS, Config, UserError
+from transformer.config import PATHS, Config, UserError, other_steps
 from transformer.files import sealed
 from transformer.files.whole import write_whole
 from transformer.paper.report.costs import (
@@ -50,7 +50,8 @@ def save(finished: Sequence[Run | Measured], folder: Path) -> list[Path]:
       The folder of each run.
 
     Raises:
-      UserError: if it is a file, or two runs would be one folder.
+      UserError: if it is a file, two runs would be one folder, or another
+        configuration of that name and seed is there.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(
@@ -68,8 +69,24 @@ def save(finished: Sequence[Run | Measured], folder: Path) -> list[Path]:
                 "elsewhere"
             )
     for place, run in places.items():
+        _refuse_another(run, place)
+    for place, run in places.items():
         _save(run, place)
     return [*places]
+
+
+def _refuse_another(run: Run | Measured, place: Path) -> None:
+    """See that what is there, if anything, is of the same configuration."""
+    if not (place / "config.json").exists():
+        return
+    old, new = run_folder.read_settings(place), _without_paths(run.settings)
+    changes = [x for x in other_steps(old, new) if not x.startswith(PATHS)]
+    if changes:
+        raise UserError(
+            f"--save: expected the configuration of {place}, which is there already, "
+            f"got that of {run.folder}, {'; '.join(changes)}; give the run another "
+            "name by resuming it with --config.name, or name another folder"
+        )
 
 
 def _save(run: Run | Measured, place: Path) -> None:
