@@ -154,10 +154,15 @@ def test_the_overview_opens_with_claims_of_all_data(folder, capsys):
     text = command(capsys, f"--results={folder}")
     opening = text.split("\n##")[1]
     assert "The paper's claims" in opening and "2 of 11 claims are decided" in opening
-    line = next(x for x in opening.splitlines() if "one head is worse" in x)
-    cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells[1:6] == ["§ 6.2 (A)", "+7.5 %", "PPL", "dut", "3"]
-    assert cells[6].startswith("+8.3 % (+") and cells[7] == "confirmed"
+    lines = [x for x in opening.splitlines() if "one head is worse" in x]
+    of_perplexity, of_errors = (
+        [cell.strip() for cell in line.strip("|").split("|")] for line in lines
+    )
+    assert of_perplexity[1:6] == ["§ 6.2 (A)", "+7.5 %", "PPL", "dut", "3"]
+    assert of_perplexity[6].startswith("+8.3 % (+")
+    # Worse by less BLEU in the paper, and by more errors here.
+    assert of_errors[2] == "-0.90 BLEU" and of_errors[6].startswith("+48.00 WER (+")
+    assert [cells[7] for cells in (of_perplexity, of_errors)] == ["confirmed"] * 2
 
 
 def test_the_same_lines_are_drawn_for_all_rows(folder):

@@ -152,7 +152,12 @@ def _our_change(study: Study, row: str, measure: Measure) -> list[str]:
 
 
 def change(
-    study: Study | None, measure: Measure, value: float, low: float, high: float
+    study: Study | None,
+    measure: Measure,
+    value: float,
+    low: float,
+    high: float,
+    points: str = "",
 ) -> str:
     """Write a difference of badness as what happens to the figure.
 
@@ -162,14 +167,15 @@ def change(
       value: the difference.
       low: end of its interval, infinite if there is none.
       high: the other end.
+      points: what stands behind a change that is not in percent.
     """
     if measure == "perplexity":
         found = [100 * math.expm1(one) for one in (value, low, high)]
         digits, unit = 1, " %"
     elif study is None or study.higher_is_better:
-        found, digits, unit = [-value, -high, -low], 2, ""
+        found, digits, unit = [-value, -high, -low], 2, points
     else:
-        found, digits, unit = [value, low, high], 2, ""
+        found, digits, unit = [value, low, high], 2, points
     text = f"{found[0]:+z.{digits}f}{unit}"
     if math.isfinite(low):
         text += f" ({found[1]:+z.{digits}f} to {found[2]:+z.{digits}f})"
@@ -236,14 +242,19 @@ def _compared(study: Study, claimed: Comparison) -> str:
     return f"{text} ({paper})" if paper else text
 
 
-def printed(claimed: Comparison) -> str:
-    """Return the change that the paper's figures have, "" where it prints none."""
+def printed(claimed: Comparison, points: str = "") -> str:
+    """Return the change that the paper's figures have, "" where it prints none.
+
+    Args:
+      claimed: of which rows and figure.
+      points: as for ``change``.
+    """
     measure = claimed.measure
     theirs = [getattr(TABLE3[row], measure) for row in (claimed.first, claimed.second)]
     if None in theirs:
         return ""
     paper = rows.badness(measure, theirs[0]) - rows.badness(measure, theirs[1])
-    return change(None, measure, paper, -math.inf, math.inf)
+    return change(None, measure, paper, -math.inf, math.inf, points)
 
 
 def ranks(study: Study) -> Table:

@@ -50,6 +50,7 @@ def _cells(claim: Claim, study: Study, known: Sequence[Comparison]) -> tuple[str
     """Return what stands before the verdict."""
     ours, paper = [], []
     seeds: list[int] = []
+    unit = " " + study.names[claim.measure]
     for one in known:
         name = f"{one.first} - {one.second}: " if len(claim.comparisons) > 1 else ""
         first, second = (
@@ -57,8 +58,8 @@ def _cells(claim: Claim, study: Study, known: Sequence[Comparison]) -> tuple[str
         )
         over = welch(first, second)
         low, high = over.interval(1 - LEVEL)
-        ours.append(name + change(study, one.measure, over.value, low, high))
-        paper.append(name + (printed(one) or "no figure"))
+        ours.append(name + change(study, one.measure, over.value, low, high, unit))
+        paper.append(name + (printed(one, " BLEU") or "no figure"))
         seeds += [len(first), len(second)]
     few, many = min(seeds), max(seeds)
     return (
