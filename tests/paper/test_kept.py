@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.configs import experiment
+from support.paths import EXPERIMENTS, ROOT
 
 from transformer import config
 from transformer.cli import main as cli
@@ -179,3 +180,12 @@ def test_holm_corrects_by_rank():
     assert holm([0.9, 0.6]) == [1.0, 1.0] and holm([]) == []
     assert math.isnan(holm([math.nan, 0.01])[0])
     assert holm([math.nan, 0.01])[1] == pytest.approx(0.02)
+
+
+def test_the_committed_results_make_the_table_that_opens_the_docs(capsys):
+    folders = [str(EXPERIMENTS / "results" / name) for name in ("dut", "numbers")]
+    text = command(capsys, f"--results={','.join(folders)}")
+    docs = (ROOT / "docs" / "results.md").read_text()
+    claims = text.split("### The paper's claims\n\n")[1].split("\n\n")[0]
+    assert claims.count("\n") > 2 and claims in docs
+    assert docs.index(claims) < docs.index("\n## ")
