@@ -103,6 +103,7 @@ def get_config(variant: str = "as_written") -> ConfigDict:
     config.loss = ConfigDict()
     config.loss.smoothing = 0.1
     config.loss.smoothing_over = "all"
+    config.loss.r_drop = 0.0
     config.loss.block = 0  # rows; 0 follows the device: 512 on a CPU
 
     config.optimizer = ConfigDict()

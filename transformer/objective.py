@@ -17,7 +17,10 @@ from transformer.data.batches import in_order
 from transformer.data.corpus import Corpus
 from transformer.ids import BOS, PAD
 from transformer.models import Model
-from transformer.nn import dropout, losses, matmul
+from transformer.nn import dropout, losses, matmul, r_drop
+
+# Names the second pass of R-Drop; no layer or place has so great a number.
+_SECOND = 1 << 16
 
 
 def decoder_inputs(target: jax.Array) -> jax.Array:
@@ -38,6 +41,8 @@ def batch_sums(
 ) -> losses.Sums:
     """Sum loss, log-likelihood and hits of a batch over its real target tokens.
 
+    With ``loss.r_drop`` and a key the batch is read twice, with other dropout.
+
     Args:
       settings: the configuration of the run.
       model: made from it.
@@ -46,20 +51,20 @@ def batch_sums(
         (B, T).
       key: dropout key, None for evaluation.
     """
-    target = batch["target"]
-    hidden, table = models.features(
-        model, params, batch["source"], decoder_inputs(target), key
-    )
-    return losses.blocked_cross_entropy(
-        hidden,
-        table,
-        target,
-        (target != PAD).astype(jnp.float32),
-        settings.loss.smoothing,
-        settings.loss.smoothing_over,
-        settings.loss.block,
-        model.operands,
-    )
+    target, loss = batch["target"], settings.loss
+    weights = (target != PAD).astype(jnp.float32)
+    how = loss.smoothing, loss.smoothing_over, loss.block, model.operands
+
+    def read(key: dropout.Key | None) -> tuple[jax.Array, jax.Array]:
+        inputs = decoder_inputs(target)
+        return models.features(model, params, batch["source"], inputs, key)
+
+    hidden, table = read(key)
+    if key is None or not loss.r_drop:
+        return losses.blocked_cross_entropy(hidden, table, target, weights, *how)
+    again, _ = read(dropout.fold_in(key, _SECOND))
+    both = hidden, again
+    return r_drop.blocked_r_drop(both, table, target, weights, loss.r_drop, *how)
 
 
 def logits(

@@ -66,6 +66,7 @@ def test_config_dict_and_mapping_resolve_to_the_same():
         ({"train.steps": 0}, "train.steps: expected a number greater than 0, got 0"),
         ({"model.window": -1}, "model.window: expected 0 or more, got -1"),
         ({"model.dropout": 1.0}, "model.dropout: expected at least 0 and less than 1"),
+        ({"model.dropout": 0.0, "loss.r_drop": 5.0}, "loss.r_drop: expected 0 where"),
         ({"loss.smoothing": -0.1}, "loss.smoothing: expected at least 0 and less"),
         ({"model.dropout": float("nan")}, "model.dropout: expected at least 0"),
         ({"optimizer.scale": float("nan")}, "optimizer.scale: expected a number gr"),
@@ -152,7 +153,7 @@ NOT_NEGATIVE = (
     "loss.block decode.tokens optimizer.rate optimizer.decay_patience "
     "optimizer.decay_after optimizer.decay_every optimizer.least_rate optimizer.l2 "
     "train.watch_pairs train.show train.patience "
-    "model.decoder_layers"
+    "model.decoder_layers loss.r_drop"
 ).split()
 RATES = (
     "model.dropout model.attention_dropout model.relu_dropout loss.smoothing "
@@ -357,7 +358,7 @@ def test_a_run_from_before_there_were_devices_can_be_read():
     with pytest.raises(UserError, match="key parallel is missing; set it"):
         config.resolve(values)
     del values["loss"]
-    with pytest.raises(UserError, match="key loss is missing; set it"):
+    with pytest.raises(UserError, match="key loss.block is missing; set it"):
         config.resolve_saved(values)
 
 

@@ -62,6 +62,7 @@ TRAINED = CONFIGURATIONS | {
     "additive scores": {"model.score": "additive"},
     "general scores": {"model.score": "general"},
     "blocks": {"model.window": 1},
+    "two passes": {"loss.r_drop": 5.0},
 }
 # Attentions of a train step that are cuDNN's: of the encoder, the decoder, and cross.
 KERNELS = dict.fromkeys(TRAINED, 3) | {

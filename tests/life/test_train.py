@@ -35,7 +35,7 @@ from transformer import step as steps
 from transformer.config import Config, UserError
 from transformer.data import batches
 from transformer.ids import BOS, EOS, PAD
-from transformer.nn import hardware
+from transformer.nn import dropout, hardware
 from transformer.prepare import prepare
 from transformer.run import provenance
 from transformer.run.checkpoints import Checkpoints
@@ -115,6 +115,40 @@ def test_accumulation_is_the_whole_batch(first):
     # Other masks would have been seen.
     other, _ = quarters(params, BATCH, first_key(seed=7))
     assert np.abs(flat(other) - flat(gradient)).max() > 1000 * 100 * 2**-24
+
+
+def test_r_drop_reads_each_pair_twice_with_other_dropout(first):
+    params, gradient, _ = first
+    it, key = tiny(**{"loss.r_drop": 5.0}), first_key()
+    found, sums = gradients_of(it)(params, BATCH, key)
+    keys = key, dropout.fold_in(key, 1 << 16)
+    model, (source, target) = model_of(it), BATCH.values()
+
+    def loss(params: Any) -> jax.Array:
+        given = jnp.concatenate([jnp.full((8, 1), BOS), target[:, :-1]], axis=1)
+        each = []
+        for one in keys:
+            hidden = model.apply({"params": params}, source, given, one)
+            logits = model.apply({"params": params}, hidden, method="logits")
+            each.append(jax.nn.log_softmax(logits))
+        p, q = each
+        apart = (jnp.exp(p) * (p - q) + jnp.exp(q) * (q - p)).sum(-1)
+        likely = sum(plain_loss(it, params, one) for one in keys)
+        return likely / 2 + 5 / 4 * apart[target != PAD].sum() / TOKENS
+
+    value, expected = jax.jit(jax.value_and_grad(loss))(params)
+    assert_close(sums.loss / TOKENS, value, roundings=120)
+    assert_close(flat(found), flat(expected), roundings=400, magnitude=1)
+    assert np.abs(flat(found) - flat(gradient)).max() > 1000 * 400 * 2**-24
+    # So do microbatches, with the masks of their rows; evaluation reads it once.
+    quarters = gradients_of(tiny(**{"loss.r_drop": 5.0, "optimizer.accumulation": 4}))
+    accumulated, _ = quarters(params, BATCH, key)
+    assert_close(flat(accumulated), flat(found), roundings=200, magnitude=1)
+    batch: Any = BATCH
+    one, other = (
+        objective.batch_sums(x, model_of(x), params, batch) for x in (it, tiny())
+    )
+    assert one.loss == other.loss
 
 
 def test_empty_rows_change_nothing(first):

@@ -127,7 +127,7 @@ def smooth_too_much(patch):
 
 def count_the_target_twice(patch):
     # "all" with the constants of "others", the mistake that is hardest to see.
-    whole = losses._smoothing_constants
+    whole = losses.smoothing_constants
     patch.setattr(
         losses, "_smoothing_constants", lambda e, over, size: whole(e, "others", size)
     )

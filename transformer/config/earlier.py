@@ -27,6 +27,7 @@ NEWER = {
     "model.activation": "relu",
     "model.output_bias": False,
     "init.only": "",
+    "loss.r_drop": 0.0,
     "init.skip": "",
     "init.vocabulary": "new",
     "optimizer.options": "",

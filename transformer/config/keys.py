@@ -217,11 +217,17 @@ class Init:
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """Section 5.4, label smoothing."""
+    """Section 5.4, label smoothing, and R-Drop, which the paper has not."""
 
     smoothing: Rate
     smoothing_over: Literal["all", "others"]  # ids; others: than the target
+    r_drop: NotNegative[float]  # alpha, of two passes with other dropout; 0 = one
     block: NotNegative[int]  # rows of logits in memory at a time, 0 = by the device
+
+    @property
+    def passes(self) -> int:
+        """How many times a step reads each pair."""
+        return 2 if self.r_drop else 1
 
 
 @dataclasses.dataclass(frozen=True)

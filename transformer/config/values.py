@@ -45,6 +45,7 @@ def resolve(values: Mapping[str, Any]) -> Config:
     _check_init(config)
     _check_vectors(config)
     _check_model(config)
+    _check_loss(config)
     _check_batch(config)
     _check_parallel(config)
     _check_optimizer(config.optimizer)
@@ -257,6 +258,14 @@ def _check_convolutional(model: Convolutional) -> None:
     if not all(layer.kernel % 2 for layer in convolutions(model.encoder)):
         expected = "odd kernels, which reach as far to both sides"
         refuse("model.encoder", expected, model.encoder)
+
+
+def _check_loss(config: Config) -> None:
+    fields = dataclasses.fields(config.model)
+    rates = [x.name for x in fields if x.name.endswith("dropout")]
+    if config.loss.r_drop and not any(getattr(config.model, x) for x in rates):
+        expected = f"0 where {' and '.join(f'model.{x}' for x in rates)} are 0"
+        refuse("loss.r_drop", expected, config.loss.r_drop)
 
 
 def _check_batch(config: Config) -> None:

@@ -39,7 +39,7 @@ _USUAL: dict[str, Any] = {
         "length_multiple": 8,
         "lengths": 1,
     },
-    "loss": {"smoothing": 0.1, "smoothing_over": "all", "block": 0},
+    "loss": {"smoothing": 0.1, "smoothing_over": "all", "r_drop": 0.0, "block": 0},
     "optimizer": {
         "name": "adam",
         "options": "",

@@ -25,7 +25,7 @@ class Sums(NamedTuple):
     weight: jax.Array  # tokens
 
 
-def _smoothing_constants(smoothing: float, over: str, size: int) -> tuple[float, float]:
+def smoothing_constants(smoothing: float, over: str, size: int) -> tuple[float, float]:
     """Return a, b of the smoothed distribution ``a * onehot(target) + b``."""
     if over == "all":
         return 1 - smoothing, smoothing / size
@@ -72,7 +72,7 @@ def _cross_entropies(logits, targets, smoothing, over):
 
     All are (...), the normaliser is ``log sum_v exp z(v)``.
     """
-    a, b = _smoothing_constants(smoothing, over, logits.shape[-1])
+    a, b = smoothing_constants(smoothing, over, logits.shape[-1])
     logits = logits.astype(jnp.float32)
     normaliser = jax.nn.logsumexp(logits, axis=-1)
     target = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
@@ -115,31 +115,31 @@ def blocked_cross_entropy(
 
     def add(sums: Sums, xs):
         logits = product(xs[0], Transposed(table), dtype)
-        here, _ = _block_sums(logits, xs[1], xs[2], smoothing, over)
-        return _add(sums, here), None
+        here, _ = block_sums(logits, xs[1], xs[2], smoothing, over)
+        return add_sums(sums, here), None
 
-    blocks = _blocks(block, hidden, targets, weights)
-    return lax.scan(add, Sums(*jnp.zeros(4)), blocks)[0]
+    cut = blocks(block, hidden, targets, weights)
+    return lax.scan(add, Sums(*jnp.zeros(4)), cut)[0]
 
 
 def _forward(hidden, table, targets, weights, smoothing, over, block, dtype):
-    a, b = _smoothing_constants(smoothing, over, table.shape[0])
+    a, b = smoothing_constants(smoothing, over, table.shape[0])
 
     def add(carry, xs):
         sums, d_table = carry
         h, y, w = xs
         logits, back = jax.vjp(lambda h, e: product(h, Transposed(e), dtype), h, table)
         # Loss and gradient share the normaliser, which takes an exp of every logit.
-        here, normaliser = _block_sums(logits, y, w, smoothing, over)
+        here, normaliser = block_sums(logits, y, w, smoothing, over)
         on_target = jnp.arange(logits.shape[-1]) == y[..., None]
         softmax = jnp.exp(logits - normaliser[..., None])
         excess = softmax - jnp.where(on_target, a + b, b)
         d_h, d_block = back(excess * w[..., None])
-        return (_add(sums, here), d_table + d_block), d_h
+        return (add_sums(sums, here), d_table + d_block), d_h
 
     start = Sums(*jnp.zeros(4)), jnp.zeros(table.shape, jnp.float32)
-    blocks = _blocks(block, hidden, targets, weights)
-    (sums, d_table), d_hidden = lax.scan(add, start, blocks)
+    cut = blocks(block, hidden, targets, weights)
+    (sums, d_table), d_hidden = lax.scan(add, start, cut)
     d_hidden = jnp.moveaxis(d_hidden, 0, 1).reshape(hidden.shape)
     return sums, (d_hidden, d_table)
 
@@ -152,7 +152,7 @@ def _backward(smoothing, over, block, dtype, gradients, sums):
 blocked_cross_entropy.defvjp(_forward, _backward)
 
 
-def _blocks(block: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+def blocks(block: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
     """Cut (B, T, ...) into (n, B, T / n, ...): along T, so that B stays sharded."""
     if block < 1:
         raise ValueError(
@@ -168,7 +168,7 @@ def _blocks(block: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
     return tuple(jnp.moveaxis(x.reshape(cut + x.shape[2:]), 1, 0) for x in arrays)
 
 
-def _block_sums(logits, targets, weights, smoothing, over) -> tuple[Sums, jax.Array]:
+def block_sums(logits, targets, weights, smoothing, over) -> tuple[Sums, jax.Array]:
     """Return what a block adds up to, and the normaliser of each token."""
     loss, nll, target, normaliser = _cross_entropies(logits, targets, smoothing, over)
     # Not argmax, which is many times slower than max on a CPU.
@@ -182,5 +182,5 @@ def _block_sums(logits, targets, weights, smoothing, over) -> tuple[Sums, jax.Ar
     return sums, normaliser
 
 
-def _add(a: Sums, b: Sums) -> Sums:
+def add_sums(a: Sums, b: Sums) -> Sums:
     return jax.tree.map(jnp.add, a, b)

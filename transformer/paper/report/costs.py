@@ -19,13 +19,15 @@ def operations(run: Trained) -> float | None:
     """Count the operations that training took, padding left out.
 
     Forward and backward, three times ``per_target_token`` of the real target tokens
-    that were seen.
+    that were seen, of each pass (``loss.passes``).
 
     Returns:
       Operations, 2 per multiply-add; None where the prepared corpus is gone.
     """
     each = per_target_token(run)
-    return None if each is None else 3 * each * run.record["tokens"]
+    if each is None:
+        return None
+    return 3 * run.settings.loss.passes * each * run.record["tokens"]
 
 
 def per_target_token(run: Trained) -> float | None:

@@ -84,6 +84,7 @@ def measure_training(
     median = statistics.median(seconds)
     counted = flops.traced(step.step, step.state, step.batch)
     formula = flops.train_step(settings.model, height, length, length, vocabulary)
+    formula *= settings.loss.passes
     return {
         "batch": f"{height} x {length}",
         "steps between two waits": calls,

@@ -76,6 +76,7 @@ def cost(settings: Config, mesh: Mesh, load: Load) -> Cost:
     trees = 1 if settings.optimizer.accumulation == 1 else 2  # the sum, and a part's
     recomputed = flops.recomputed(c, load.source, load.target, settings.parallel.remat)
     operations = flops.train_step(c, *load) + load.rows * recomputed
+    operations *= settings.loss.passes
     return Cost(
         held,
         trees * held,
@@ -89,7 +90,8 @@ def cost(settings: Config, mesh: Mesh, load: Load) -> Cost:
 def activations(settings: Config, mesh: Mesh, load: Load) -> float:
     """Return the bytes that live within a step only, gradients apart.
 
-    For the rows of one microbatch (``optimizer.accumulation``): ``stack_bytes``;
+    For the rows of one microbatch (``optimizer.accumulation``), as often as a step
+    reads them (``loss.passes``): ``stack_bytes``;
     the decoder's output with its gradient and the gradients that pass through the
     stacks, ``4 (S + 3 T) D``; the logits of ``loss.block`` rows, or of one column of
     the batch where that has more, twice in float32 and once as an operand. With fsdp
@@ -102,6 +104,7 @@ def activations(settings: Config, mesh: Mesh, load: Load) -> float:
     pair += FLOAT * (load.source + 3 * load.target) * c.d_model
     scored = min(max(rows, settings.loss.block), rows * load.target)
     total = rows * pair + (2 * FLOAT + b) * scored * load.vocabulary / mesh.tensor
+    total *= settings.loss.passes
     if mesh.fsdp > 1:
         gathered = parameter_count(c, load.vocabulary).matrices
         table = load.vocabulary * c.d_model
@@ -138,4 +141,5 @@ def communication(settings: Config, mesh: Mesh, load: Load) -> float:
     decoder = 2 * source + (3 * forwards + 5) * target
     positions = c.layers * encoder + c.depth * decoder + source + 2 * target
     results = 2 * (t - 1) / t * load.rows / rows * positions * c.d_model
+    results *= settings.loss.passes
     return FLOAT * (reduced + gathered + results)

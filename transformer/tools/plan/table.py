@@ -90,6 +90,7 @@ def _of_config(settings: Config, work: Work) -> dict[str, Any]:
     lengths = {group.length for group in groups}
     recomputed = flops.recomputed(c, shape[1], shape[2], settings.parallel.remat)
     operations = flops.train_step(c, *shape, work.sizes[1]) + shape[0] * recomputed
+    operations *= settings.loss.passes
     return {
         "configuration": settings.name,
         "largest batch, rows x source x target": f"{shape_text(shape)}, {work.origin}",

@@ -1,0 +1,124 @@
+"""R-Drop: two passes with other dropout are to predict the same distribution.
+
+Source: Liang et al. 2021, R-Drop: Regularized Dropout for Neural Networks,
+arXiv:2106.14448, equations 1 to 4.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from transformer.nn.losses import (
+    Sums,
+    add_sums,
+    block_sums,
+    blocks,
+    smoothing_constants,
+)
+from transformer.nn.matmul import Transposed, product
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7, 8))
+def blocked_r_drop(
+    hidden: tuple[jax.Array, jax.Array],
+    table: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array,
+    alpha: float,
+    smoothing: float,
+    over: str,
+    block: int,
+    dtype: str,
+) -> Sums:
+    """Sum half of the R-Drop loss of two passes, few logits in memory at a time.
+
+    ``w (C(z) + C(z')) / 2 + alpha w (KL(p || p') + KL(p' || p)) / 4`` with the smoothed
+    cross entropy C, p = softmax(z) and z = hidden table^T of each pass: half of the
+    paper's loss, so that alpha = 0 gives the mean of both passes.
+
+    Args:
+      hidden: the decoder's output (B, T, D) of either pass.
+      table: the output matrix (V, D).
+      targets: ids (B, T).
+      weights: w (B, T), 0 for padding.
+      alpha: weight of the divergence; 5 in the paper's translation.
+      smoothing: e of section 5.4.
+      over: "all" or "others".
+      block: about how many of the B * T rows of logits exist at a time for each pass;
+        whole columns of the batch are taken, so at least B.
+      dtype: of the operands of the products.
+
+    Returns:
+      ``loss`` as above, which alone has a gradient; all else is the mean of both
+      passes.
+    """
+
+    def add(sums: Sums, xs):
+        *hidden, y, w = xs
+        logits = [product(h, Transposed(table), dtype) for h in hidden]
+        return add_sums(sums, _of_block(logits, y, w, alpha, smoothing, over)[0]), None
+
+    cut = blocks(block, *hidden, targets, weights)
+    return lax.scan(add, Sums(*jnp.zeros(4)), cut)[0]
+
+
+def _of_block(logits, targets, weights, alpha, smoothing, over):
+    """Return the sums of a block, and of each pass p(v) and z(v) - z'(v)."""
+    each = [block_sums(z, targets, weights, smoothing, over) for z in logits]
+    ps = [
+        jnp.exp(z - normaliser[..., None])
+        for z, (_, normaliser) in zip(logits, each, strict=True)
+    ]
+    apart = logits[0] - logits[1]
+    # The normalisers are the same for all ids, and p - p' adds up to 0.
+    divergence = ((ps[0] - ps[1]) * apart).sum(-1)
+    mean = jax.tree.map(lambda a, b: (a + b) / 2, *(sums for sums, _ in each))
+    loss = mean.loss + alpha / 4 * (divergence * weights).sum()
+    return mean._replace(loss=loss), ps, (apart, -apart)
+
+
+def _forward(hidden, table, targets, weights, alpha, smoothing, over, block, dtype):
+    a, b = smoothing_constants(smoothing, over, table.shape[0])
+
+    def add(carry, xs):
+        total, d_table = carry
+        *hidden, y, w = xs
+        logits, backs = zip(
+            *(
+                jax.vjp(lambda h, e: product(h, Transposed(e), dtype), h, table)
+                for h in hidden
+            ),
+            strict=True,
+        )
+        here, ps, aparts = _of_block(logits, y, w, alpha, smoothing, over)
+        on_target = jnp.arange(table.shape[0]) == y[..., None]
+        wanted = jnp.where(on_target, a + b, b)
+        d_hidden = []
+        for p, other, apart, back in zip(ps, ps[::-1], aparts, backs, strict=True):
+            mean = (p * apart).sum(-1, keepdims=True)
+            d_logits = p - wanted + alpha / 2 * (p * (apart - mean) + p - other)
+            d_h, d_block = back(d_logits * w[..., None] / 2)
+            d_hidden.append(d_h)
+            d_table += d_block
+        return (add_sums(total, here), d_table), tuple(d_hidden)
+
+    start = Sums(*jnp.zeros(4)), jnp.zeros(table.shape, jnp.float32)
+    cut = blocks(block, *hidden, targets, weights)
+    (sums, d_table), d_hidden = lax.scan(add, start, cut)
+    d_hidden = tuple(
+        jnp.moveaxis(d, 0, 1).reshape(h.shape)
+        for d, h in zip(d_hidden, hidden, strict=True)
+    )
+    return sums, (d_hidden, d_table)
+
+
+def _backward(alpha, smoothing, over, block, dtype, gradients, sums):
+    d_hidden, d_table = gradients
+    return tuple(d * sums.loss for d in d_hidden), d_table * sums.loss, None, None
+
+
+blocked_r_drop.defvjp(_forward, _backward)
