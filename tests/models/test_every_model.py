@@ -83,6 +83,12 @@ LONG = {
 KINDS = [
     pytest.param(kind, marks=pytest.mark.slow if kind in LONG else ()) for kind in SMALL
 ]
+# What train, evaluate and translate ask of a model, these ask as others of their kind.
+LIKE_OTHERS = {"transformer:additive", "transformer:relative", "rnn:rnnsearch"}
+WHOLE_WAY = [
+    pytest.param(kind, marks=pytest.mark.slow if kind in LONG | LIKE_OTHERS else ())
+    for kind in SMALL
+]
 V = 23
 
 
@@ -270,7 +276,7 @@ def test_ensembles_and_prefixes_search_it(kind):
     np.testing.assert_allclose(found.log_probabilities[:, 0], expected, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WHOLE_WAY)
 def test_it_trains_evaluates_and_translates(kind, tmp_path):
     write_digits(tmp_path)
     c = settings_of(
