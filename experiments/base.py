@@ -58,6 +58,8 @@ def get_config(variant: str = "as_written") -> ConfigDict:
     config.tokenizer.source_model = ""
     config.tokenizer.target_model = ""
     config.tokenizer.symbols = ""
+    config.tokenizer.dropout = 0.0
+    config.tokenizer.samples = 1
 
     config.batch = ConfigDict()
     config.batch.tokens = 25_000

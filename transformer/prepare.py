@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+import itertools
 import os
 import pathlib
 import shutil
@@ -250,14 +251,20 @@ def _fill(
     log(f"tokenizer: {vocabulary.source.size:,} {what}")
     counts = {}
     for split in sources.SPLITS:
-        pairs, longest = source.pairs(split), None
+        pairs, longest, encoder = source.pairs(split), None, vocabulary
         if split == "train":
+            passes = (source.pairs(split) for _ in range(config.tokenizer.samples))
+            pairs = itertools.chain.from_iterable(passes)
             longest = config.data.max_length
+            encoder = vocabulary.sampling(config.tokenizer.dropout)
+            if rate := config.tokenizer.dropout:
+                each = f"{config.tokenizer.samples} segmentations of each pair"
+                log(f"train: {each}, with BPE dropout {rate:g}")
         else:
             pairs = _keeping_texts(pairs, folder, split)
-        counts[split] = write_corpus(folder, split, pairs, vocabulary, longest, log)
+        counts[split] = write_corpus(folder, split, pairs, encoder, longest, log)
         log(_sentence(split, counts[split]))
-    _check_train_pairs(config.data.train_pairs, counts["train"])
+    _check_train_pairs(config, counts["train"])
     manifest = {
         "format": _FORMAT,
         "config": _own_config(config),
@@ -277,8 +284,9 @@ def _inputs(config: Config, source: sources.Source) -> dict[str, sources.Checksu
     return inputs
 
 
-def _check_train_pairs(wanted: int, counts: Counts) -> None:
-    there = counts.kept + counts.empty + counts.long
+def _check_train_pairs(config: Config, counts: Counts) -> None:
+    wanted = config.data.train_pairs
+    there = (counts.kept + counts.empty + counts.long) // config.tokenizer.samples
     if there < wanted:
         raise UserError(
             f"data.train_pairs: expected at most {there}, the training pairs there "

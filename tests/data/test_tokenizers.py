@@ -31,6 +31,8 @@ def make_settings(**changes: Any) -> Tokenizer:
         "source_model": "",
         "target_model": "",
         "symbols": "",
+        "dropout": 0.0,
+        "samples": 1,
     }
     return Tokenizer(**(values | changes))
 
@@ -209,6 +211,30 @@ def test_foreign_model_is_renumbered(
         for i in range(theirs.get_piece_size())
         if i not in special
     ]
+
+
+def test_bpe_dropout_cuts_the_same_text_in_other_ways(tmp_path: pathlib.Path) -> None:
+    vocabulary = build(tmp_path, vocab_size=60)
+    plain, texts = vocabulary.source, [one for pair in PAIRS for one in pair] * 20
+    usual = plain.encode_many(texts)
+
+    def pieces(rate: float, side: int = 0) -> list[list[int]]:
+        tokenizer = getattr(vocabulary.sampling(rate), ("source", "target")[side])
+        # However a corpus is cut into calls.
+        return tokenizer.encode_many(texts[:7]) + tokenizer.encode_many(texts[7:])
+
+    tenth = pieces(0.1)
+    assert [plain.decode(ids) for ids in tenth] == [plain.decode(x) for x in usual]
+    assert tenth == pieces(0.1) != pieces(0.1, side=1)
+    ways = {tuple(ids) for ids in tenth[:: 2 * len(PAIRS)]}  # of one text
+    assert 1 < len(ways) <= 20
+    # No merge is left at nearly 1: pieces of a character; none is missing at nearly 0.
+    characters = pieces(1 - 1e-6)
+    assert {len(piece) for ids in characters for piece in plain.pieces(ids)} == {1}
+    assert pieces(1e-6) == usual
+    total = [sum(map(len, x)) for x in (usual, tenth, pieces(0.5), characters)]
+    assert total == sorted(total) and len(set(total)) == 4
+    assert vocabulary.sampling(0.0) is vocabulary
 
 
 def test_given_model_errors(tmp_path: pathlib.Path) -> None:

@@ -59,7 +59,7 @@ def imported(run):
 @pytest.fixture(scope="module")
 def pieces(tmp_path_factory):
     """One sentencepiece model of both languages, 60 pieces."""
-    settings = config.Tokenizer("sentencepiece", "same", 60, True, "", "", "")
+    settings = config.Tokenizer("sentencepiece", "same", 60, True, "", "", "", 0.0, 1)
     place = tmp_path_factory.mktemp("pieces")
     return tokenizers.build_vocabulary(settings, lambda: iter(PAIRS), place)
 

@@ -66,6 +66,20 @@ def test_config_dict_and_mapping_resolve_to_the_same():
         ({"train.steps": 0}, "train.steps: expected a number greater than 0, got 0"),
         ({"model.window": -1}, "model.window: expected 0 or more, got -1"),
         ({"model.dropout": 1.0}, "model.dropout: expected at least 0 and less than 1"),
+        ({"tokenizer.dropout": 1.0}, "tokenizer.dropout: expected at least 0 and less"),
+        ({"tokenizer.samples": 2}, "tokenizer.samples: expected 1 without tokenizer.d"),
+        (
+            {"tokenizer.dropout": 0.1, "tokenizer.kind": "bytes"},
+            "tokenizer.dropout: expected 0.0 where no sentencepiece model",
+        ),
+        (
+            {"tokenizer.dropout": 0.1, "tokenizer.source_model": "a.model"},
+            "tokenizer.dropout: expected 0.0 where no sentencepiece model",
+        ),
+        (
+            {"tokenizer.dropout": 0.1, "init.vocabulary": "old"},
+            "tokenizer.dropout: expected 0.0 with a given vocabulary",
+        ),
         ({"model.dropout": 0.0, "loss.r_drop": 5.0}, "loss.r_drop: expected 0 where"),
         ({"loss.smoothing": -0.1}, "loss.smoothing: expected at least 0 and less"),
         ({"model.dropout": float("nan")}, "model.dropout: expected at least 0"),
@@ -138,8 +152,9 @@ def test_errors_say_what_was_expected_and_what_came(changes, expected):
 
 
 POSITIVE = (
-    "data.digits data.max_length batch.tokens batch.shapes batch.multiple "
-    "batch.length_multiple batch.lengths model.layers model.d_model model.d_ff "
+    "data.digits data.max_length tokenizer.samples batch.tokens batch.shapes "
+    "batch.multiple batch.length_multiple batch.lengths model.layers model.d_model "
+    "model.d_ff "
     "model.heads model.d_k model.d_v model.norm_epsilon model.max_positions "
     "optimizer.scale optimizer.warmup optimizer.epsilon optimizer.accumulation "
     "optimizer.nonfinite_limit train.steps train.log_every train.keep decode.beam "
@@ -156,7 +171,8 @@ NOT_NEGATIVE = (
     "model.decoder_layers loss.r_drop"
 ).split()
 RATES = (
-    "model.dropout model.attention_dropout model.relu_dropout loss.smoothing "
+    "tokenizer.dropout model.dropout model.attention_dropout model.relu_dropout "
+    "loss.smoothing "
     "optimizer.b1 optimizer.b2"
 ).split()
 CHOICES = {

@@ -19,7 +19,7 @@ from transformer import config as configs
 from transformer import prepare as preparation
 from transformer.config import UserError
 from transformer.data import sources
-from transformer.data.corpus import Counts
+from transformer.data.corpus import Corpus, Counts
 from transformer.data.sources import Split
 from transformer.files import sealed
 from transformer.prepare import prepare
@@ -61,6 +61,41 @@ def test_same_input_gives_the_same_bytes(tmp_path: pathlib.Path) -> None:
     one = prepare(make_config(), tmp_path / "one")
     two = prepare(make_config(), tmp_path / "two")
     assert contents(one.folder) == contents(two.folder)
+
+
+def test_each_training_pair_has_several_segmentations(tmp_path: pathlib.Path) -> None:
+    said: list[str] = []
+    settings = make_config(tokenizer_dropout=0.3, tokenizer_samples=3)
+    prepared = prepare(settings, tmp_path / "some", said.append)
+    assert "train: 3 segmentations of each pair, with BPE dropout 0.3" in said
+    vocabulary, train = prepared.vocabulary, prepared.corpora["train"]
+    plain = prepare(make_config(), tmp_path / "plain")
+    assert vocabulary.digest == plain.vocabulary.digest and len(train) == 900
+    for row in range(300):
+        ways = [[side[row + 300 * n] for n in range(3)] for side in train_sides(train)]
+        for tokenizer, ids, once in zip(
+            (vocabulary.source, vocabulary.target),
+            ways,
+            train_sides(plain.corpora["train"]),
+            strict=True,
+        ):
+            texts = {tokenizer.decode(one) for one in ids}
+            assert texts == {tokenizer.decode(once[row])}
+            assert all(len(one) >= len(once[row]) for one in ids)
+    source = train.source
+    assert sum(source[n] != source[n + 300] for n in range(300)) > 200
+    # Evaluation reads what a search will write.
+    for split in ("validation", "test"):
+        files = [
+            folder.files.path / f"{split}.target.ids" for folder in (prepared, plain)
+        ]
+        assert files[0].read_bytes() == files[1].read_bytes()
+    again = prepare(settings, tmp_path / "again")
+    assert contents(again.folder) == contents(prepared.folder)
+
+
+def train_sides(corpus: Corpus) -> tuple[Any, Any]:
+    return corpus.source, corpus.target
 
 
 def test_prepared_folder_may_be_shared(tmp_path: pathlib.Path) -> None:
@@ -204,6 +239,15 @@ def test_more_training_pairs_than_there_are(tmp_path: pathlib.Path) -> None:
     with pytest.raises(UserError, match="at most 4.*got 5"):
         prepare(config, tmp_path)
     assert list(tmp_path.iterdir()) == [tmp_path / "text"]
+
+
+def test_train_pairs_are_counted_once(tmp_path: pathlib.Path) -> None:
+    write_texts(tmp_path / "text")
+    values = {"tokenizer_kind": "sentencepiece", "tokenizer_vocab_size": 22}
+    values |= {"tokenizer_dropout": 0.1, "tokenizer_samples": 2}
+    settings = text_config(tmp_path / "text", data_train_pairs=5, **values)
+    with pytest.raises(UserError, match="expected at most 4, the training pairs there"):
+        prepare(settings, tmp_path)
 
 
 def test_folder_that_is_not_ours(tmp_path: pathlib.Path) -> None:

@@ -17,6 +17,8 @@ NEWER = {
     "data.measure": "bleu",
     "tokenizer.target_kind": "same",
     "tokenizer.symbols": "",
+    "tokenizer.dropout": 0.0,
+    "tokenizer.samples": 1,
     "batch.length_multiple": 1,
     "batch.lengths": 1,
     "model.kind": "transformer",

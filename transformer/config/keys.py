@@ -73,6 +73,10 @@ class Tokenizer:
     source_model: str
     target_model: str  # likewise; "" = the source model if joint
     symbols: Symbols  # that a trained sentencepiece never parts, "<ep>,<news>"
+    # sentencepiece: BPE dropout, the share of merges left out of training pairs, and
+    # how many segmentations of each pair there are; an epoch reads all of them.
+    dropout: Rate
+    samples: Positive[int]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -106,6 +106,17 @@ def _check_tokenizer(config: Config) -> None:
     if tokenizer.symbols and not trained:
         expected = "'' where no sentencepiece model is trained"
         refuse("tokenizer.symbols", expected, tokenizer.symbols)
+    if tokenizer.dropout:
+        plain = tokenizer.target_kind == "same" and not config.data.vectors
+        if not (plain and tokenizer.kind == "sentencepiece" and trained):
+            expected = "0.0 where no sentencepiece model of both sides is trained"
+            refuse("tokenizer.dropout", expected, tokenizer.dropout)
+        if tokenizer.target_model or config.init.vocabulary == "old":
+            expected = "0.0 with a given vocabulary, whose model may have no merges"
+            refuse("tokenizer.dropout", expected, tokenizer.dropout)
+    elif tokenizer.samples > 1:
+        expected = "1 without tokenizer.dropout, where all segmentations are the same"
+        refuse("tokenizer.samples", expected, tokenizer.samples)
     if (tokenizer.target_kind == "same") == (source == "trees"):
         hints = typing.get_type_hints(type(tokenizer))
         _, *forms, last = typing.get_args(hints["target_kind"])

@@ -134,5 +134,7 @@ def settings_of(
         "source_model": models["source"],
         "target_model": models["target"],
         "symbols": "",
+        "dropout": 0.0,
+        "samples": 1,
     }
     return config.resolve(values)

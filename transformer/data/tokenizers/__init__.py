@@ -17,7 +17,7 @@ from transformer.config import UserError
 from transformer.data.folder import Folder, opened
 from transformer.data.tokenizers.indexed import IndexedWords
 from transformer.data.tokenizers.marian import Marian
-from transformer.data.tokenizers.sentence_piece import SentencePiece
+from transformer.data.tokenizers.sentence_piece import Sampling, SentencePiece
 from transformer.data.tokenizers.tokenizer import Pairs, Tokenizer
 from transformer.data.tokenizers.trees import (
     Indexed,
@@ -89,6 +89,16 @@ class Vocabulary:
         """SHA-256 (hex) of both digests."""
         text = f"{self.source.digest}\n{self.target.digest}\n"
         return hashlib.sha256(text.encode()).hexdigest()
+
+    def sampling(self, dropout: float) -> Vocabulary:
+        """Return it with BPE dropout, for training pairs; 0 = as it is."""
+        if not dropout:
+            return self
+        assert isinstance(self.source, SentencePiece)
+        assert isinstance(self.target, SentencePiece)
+        return Vocabulary(
+            Sampling(self.source, dropout, 0), Sampling(self.target, dropout, 1)
+        )
 
     def save(self, folder: pathlib.Path) -> None:
         """Write the tokenizers and ``vocabulary.json`` to a folder."""
