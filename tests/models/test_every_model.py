@@ -83,7 +83,8 @@ LONG = {
 KINDS = [
     pytest.param(kind, marks=pytest.mark.slow if kind in LONG else ()) for kind in SMALL
 ]
-# What train, evaluate and translate ask of a model, these ask as others of their kind.
+# What a train step, evaluation and translation ask of these, they ask of others of
+# their kind.
 LIKE_OTHERS = {"transformer:additive", "transformer:relative", "rnn:rnnsearch"}
 WHOLE_WAY = [
     pytest.param(kind, marks=pytest.mark.slow if kind in LONG | LIKE_OTHERS else ())
@@ -216,7 +217,7 @@ def test_so_are_their_gradients_and_dropout():
     np.testing.assert_array_equal(got, other)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WHOLE_WAY)
 def test_a_step_of_microbatches_is_that_of_the_batch(kind, monkeypatch):
     results, drawn = [], subject(kind).params
     monkeypatch.setattr(models, "init", lambda model, key: drawn)
