@@ -139,15 +139,15 @@ _REPLICAS: dict[str, tuple[float, dict[str, Any]]] = {
     "multi30k": (
         0.25,
         {
-            "tokenizer.vocab_size": 2_000,
-            "batch.tokens": 1024,
-            "batch.shapes": 2,
-            "optimizer.scale": 0.25,
-            "optimizer.warmup": 500,
-            "train.steps": 1_500,
+            "tokenizer.vocab_size": 4_000,
+            "batch.tokens": 2048,
+            "batch.shapes": 8,
+            "optimizer.scale": 0.358,  # the peak is .001
+            "optimizer.warmup": 1_000,
+            "train.steps": 4_500,
             "train.evaluate_every": 250,
             "train.checkpoint_every": 250,
-            "decode.average": 3,
+            "decode.average": 5,
         },
     ),
 }
