@@ -122,14 +122,14 @@ def end_too_early(patch):
 
 
 def smooth_too_much(patch):
-    patch.setattr(losses, "_smoothing_constants", lambda e, over, size: (1 - e, e))
+    patch.setattr(losses, "smoothing_constants", lambda e, over, size: (1 - e, e))
 
 
 def count_the_target_twice(patch):
     # "all" with the constants of "others", the mistake that is hardest to see.
     whole = losses.smoothing_constants
     patch.setattr(
-        losses, "_smoothing_constants", lambda e, over, size: whole(e, "others", size)
+        losses, "smoothing_constants", lambda e, over, size: whole(e, "others", size)
     )
 
 
