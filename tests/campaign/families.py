@@ -19,7 +19,6 @@ _PLAIN = f"--config={EXPERIMENTS}/big.py"
 # What the numbers of a run depend on, of every group of keys.
 OF_ANOTHER_RUN = [
     "seed=1",
-    "name=other",
     "data.max_length=7",
     "data.train_pairs=100",
     "tokenizer.kind=bytes",
@@ -32,6 +31,7 @@ OF_ANOTHER_RUN = [
     "model.positions=none",
     "loss.smoothing=0.2",
     "loss.smoothing_over=others",
+    "loss.r_drop=5.0",
     "optimizer.name=adamw",
     "optimizer.scale=2.0",
     "optimizer.b1=0.5",
