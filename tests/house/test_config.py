@@ -154,8 +154,7 @@ def test_errors_say_what_was_expected_and_what_came(changes, expected):
 POSITIVE = (
     "data.digits data.max_length tokenizer.samples batch.tokens batch.shapes "
     "batch.multiple batch.length_multiple batch.lengths model.layers model.d_model "
-    "model.d_ff "
-    "model.heads model.d_k model.d_v model.norm_epsilon model.max_positions "
+    "model.d_ff model.heads model.d_k model.d_v model.norm_epsilon model.max_positions "
     "optimizer.scale optimizer.warmup optimizer.epsilon optimizer.accumulation "
     "optimizer.nonfinite_limit train.steps train.log_every train.keep decode.beam "
     "decode.average parallel.fsdp parallel.tensor"
@@ -172,8 +171,7 @@ NOT_NEGATIVE = (
 ).split()
 RATES = (
     "tokenizer.dropout model.dropout model.attention_dropout model.relu_dropout "
-    "loss.smoothing "
-    "optimizer.b1 optimizer.b2"
+    "loss.smoothing optimizer.b1 optimizer.b2"
 ).split()
 CHOICES = {
     "device": "any, cpu, gpu, tpu",

@@ -7,6 +7,7 @@ divided once, by the weight of the whole global batch.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -113,34 +114,28 @@ def blocked_cross_entropy(
       The sums over the batch.
     """
 
-    def add(sums: Sums, xs):
-        logits = product(xs[0], Transposed(table), dtype)
-        here, _ = block_sums(logits, xs[1], xs[2], smoothing, over)
-        return add_sums(sums, here), None
+    def of_block(logits, targets, weights):
+        (z,) = logits
+        return block_sums(z, targets, weights, smoothing, over)[0]
 
-    cut = blocks(block, hidden, targets, weights)
-    return lax.scan(add, Sums(*jnp.zeros(4)), cut)[0]
+    return sum_blocks(of_block, (hidden,), table, targets, weights, block, dtype)
 
 
 def _forward(hidden, table, targets, weights, smoothing, over, block, dtype):
     a, b = smoothing_constants(smoothing, over, table.shape[0])
 
-    def add(carry, xs):
-        sums, d_table = carry
-        h, y, w = xs
-        logits, back = jax.vjp(lambda h, e: product(h, Transposed(e), dtype), h, table)
+    def of_block(logits, y, w):
+        (z,) = logits
         # Loss and gradient share the normaliser, which takes an exp of every logit.
-        here, normaliser = block_sums(logits, y, w, smoothing, over)
-        on_target = jnp.arange(logits.shape[-1]) == y[..., None]
-        softmax = jnp.exp(logits - normaliser[..., None])
+        here, normaliser = block_sums(z, y, w, smoothing, over)
+        on_target = jnp.arange(z.shape[-1]) == y[..., None]
+        softmax = jnp.exp(z - normaliser[..., None])
         excess = softmax - jnp.where(on_target, a + b, b)
-        d_h, d_block = back(excess * w[..., None])
-        return (add_sums(sums, here), d_table + d_block), d_h
+        return here, [excess * w[..., None]]
 
-    start = Sums(*jnp.zeros(4)), jnp.zeros(table.shape, jnp.float32)
-    cut = blocks(block, hidden, targets, weights)
-    (sums, d_table), d_hidden = lax.scan(add, start, cut)
-    d_hidden = jnp.moveaxis(d_hidden, 0, 1).reshape(hidden.shape)
+    sums, ((d_hidden,), d_table) = differentiate_blocks(
+        of_block, (hidden,), table, targets, weights, block, dtype
+    )
     return sums, (d_hidden, d_table)
 
 
@@ -152,7 +147,85 @@ def _backward(smoothing, over, block, dtype, gradients, sums):
 blocked_cross_entropy.defvjp(_forward, _backward)
 
 
-def blocks(block: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+def sum_blocks(
+    of_block: Callable[..., Sums],
+    hidden: Sequence[jax.Array],
+    table: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array,
+    block: int,
+    dtype: str,
+) -> Sums:
+    """Add up what blocks of logits give, one block in memory at a time.
+
+    Args:
+      of_block: logits of each pass, targets and weights of a block -> its sums.
+      hidden: the decoder's output (B, T, D) of each pass over the batch.
+      table: the output matrix (V, D).
+      targets: ids (B, T).
+      weights: (B, T).
+      block: rows of logits; see ``blocked_cross_entropy``.
+      dtype: of the operands of the products.
+    """
+
+    def add(sums: Sums, xs):
+        *hs, y, w = xs
+        logits = [product(h, Transposed(table), dtype) for h in hs]
+        return _add(sums, of_block(logits, y, w)), None
+
+    cut = _blocks(block, *hidden, targets, weights)
+    return lax.scan(add, Sums(*jnp.zeros(4)), cut)[0]
+
+
+def differentiate_blocks(
+    of_block: Callable[..., tuple[Sums, Sequence[jax.Array]]],
+    hidden: Sequence[jax.Array],
+    table: jax.Array,
+    targets: jax.Array,
+    weights: jax.Array,
+    block: int,
+    dtype: str,
+) -> tuple[Sums, tuple[tuple[jax.Array, ...], jax.Array]]:
+    """Add up the sums of blocks and make the gradient of their loss on the way.
+
+    Args:
+      of_block: as of ``sum_blocks``, whose other arguments these are, too; it also
+        returns the gradient of the block's loss with respect to the logits of each
+        pass.
+
+    Returns:
+      The sums, and the gradients with respect to hidden and to table.
+    """
+
+    def add(carry, xs):
+        sums, d_table = carry
+        *hs, y, w = xs
+        logits, backs = zip(
+            *(
+                jax.vjp(lambda h, e: product(h, Transposed(e), dtype), h, table)
+                for h in hs
+            ),
+            strict=True,
+        )
+        here, d_logits = of_block(logits, y, w)
+        d_hidden = []
+        for back, d in zip(backs, d_logits, strict=True):
+            d_h, d_block = back(d)
+            d_hidden.append(d_h)
+            d_table += d_block
+        return (_add(sums, here), d_table), d_hidden
+
+    start = Sums(*jnp.zeros(4)), jnp.zeros(table.shape, jnp.float32)
+    cut = _blocks(block, *hidden, targets, weights)
+    (sums, d_table), d_hidden = lax.scan(add, start, cut)
+    whole = (
+        jnp.moveaxis(d, 0, 1).reshape(h.shape)
+        for d, h in zip(d_hidden, hidden, strict=True)
+    )
+    return sums, (tuple(whole), d_table)
+
+
+def _blocks(block: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
     """Cut (B, T, ...) into (n, B, T / n, ...): along T, so that B stays sharded."""
     if block < 1:
         raise ValueError(
@@ -182,5 +255,5 @@ def block_sums(logits, targets, weights, smoothing, over) -> tuple[Sums, jax.Arr
     return sums, normaliser
 
 
-def add_sums(a: Sums, b: Sums) -> Sums:
+def _add(a: Sums, b: Sums) -> Sums:
     return jax.tree.map(jnp.add, a, b)

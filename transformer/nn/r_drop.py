@@ -10,16 +10,14 @@ import functools
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from transformer.nn.losses import (
     Sums,
-    add_sums,
     block_sums,
-    blocks,
+    differentiate_blocks,
     smoothing_constants,
+    sum_blocks,
 )
-from transformer.nn.matmul import Transposed, product
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5, 6, 7, 8))
@@ -57,13 +55,10 @@ def blocked_r_drop(
       passes.
     """
 
-    def add(sums: Sums, xs):
-        *hidden, y, w = xs
-        logits = [product(h, Transposed(table), dtype) for h in hidden]
-        return add_sums(sums, _of_block(logits, y, w, alpha, smoothing, over)[0]), None
+    def of_block(logits, targets, weights):
+        return _of_block(logits, targets, weights, alpha, smoothing, over)[0]
 
-    cut = blocks(block, *hidden, targets, weights)
-    return lax.scan(add, Sums(*jnp.zeros(4)), cut)[0]
+    return sum_blocks(of_block, hidden, table, targets, weights, block, dtype)
 
 
 def _of_block(logits, targets, weights, alpha, smoothing, over):
@@ -84,36 +79,18 @@ def _of_block(logits, targets, weights, alpha, smoothing, over):
 def _forward(hidden, table, targets, weights, alpha, smoothing, over, block, dtype):
     a, b = smoothing_constants(smoothing, over, table.shape[0])
 
-    def add(carry, xs):
-        total, d_table = carry
-        *hidden, y, w = xs
-        logits, backs = zip(
-            *(
-                jax.vjp(lambda h, e: product(h, Transposed(e), dtype), h, table)
-                for h in hidden
-            ),
-            strict=True,
-        )
+    def of_block(logits, y, w):
         here, ps, aparts = _of_block(logits, y, w, alpha, smoothing, over)
         on_target = jnp.arange(table.shape[0]) == y[..., None]
         wanted = jnp.where(on_target, a + b, b)
-        d_hidden = []
-        for p, other, apart, back in zip(ps, ps[::-1], aparts, backs, strict=True):
+        d_logits = []
+        for p, other, apart in zip(ps, ps[::-1], aparts, strict=True):
             mean = (p * apart).sum(-1, keepdims=True)
-            d_logits = p - wanted + alpha / 2 * (p * (apart - mean) + p - other)
-            d_h, d_block = back(d_logits * w[..., None] / 2)
-            d_hidden.append(d_h)
-            d_table += d_block
-        return (add_sums(total, here), d_table), tuple(d_hidden)
+            d = p - wanted + alpha / 2 * (p * (apart - mean) + p - other)
+            d_logits.append(d * w[..., None] / 2)
+        return here, d_logits
 
-    start = Sums(*jnp.zeros(4)), jnp.zeros(table.shape, jnp.float32)
-    cut = blocks(block, *hidden, targets, weights)
-    (sums, d_table), d_hidden = lax.scan(add, start, cut)
-    d_hidden = tuple(
-        jnp.moveaxis(d, 0, 1).reshape(h.shape)
-        for d, h in zip(d_hidden, hidden, strict=True)
-    )
-    return sums, (d_hidden, d_table)
+    return differentiate_blocks(of_block, hidden, table, targets, weights, block, dtype)
 
 
 def _backward(alpha, smoothing, over, block, dtype, gradients, sums):
