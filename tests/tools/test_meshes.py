@@ -175,6 +175,20 @@ def test_communication_by_hand():
     )
 
 
+def test_two_passes_of_r_drop_send_and_hold_twice_what_is_of_rows():
+    once, twice = settings(), settings(**{"loss.r_drop": 5.0})
+    for mesh in (Mesh(1, 1, 1), Mesh(1, 8, 1), Mesh(8, 1, 1), Mesh(1, 1, 2)):
+        one, two = (cost.cost(c, mesh, LOAD) for c in (once, twice))
+        assert two.operations == 2 * one.operations
+        assert two[:3] == one[:3]  # parameters, gradients, moments
+        # Gradients and gathered matrices are those of one; results are of rows.
+        of_rows = mesh.tensor == 2
+        assert two.communication == (1 + of_rows) * one.communication
+        matrices = counts.parameter_count(model_of(once), 30).matrices
+        gathered = 4 * (matrices + 30 * 10) if mesh.fsdp > 1 else 0
+        assert two.activations - gathered == 2 * (one.activations - gathered)
+
+
 def test_operations_are_spread_evenly_and_count_what_is_made_twice():
     model = model_of(settings())
     once = flops.train_step(model, 64, 7, 4, 30)

@@ -335,6 +335,27 @@ def train_step(
     return 3 * (whole - (rows - 1) * _shared(settings, source))
 
 
+def configured_step(
+    settings: config.Config, rows: int, source: int, target: int, vocabulary: int
+) -> int:
+    """Count the operations of an update as a run makes it.
+
+    ``train_step`` and what ``parallel.remat`` makes again, for each pass over the
+    batch (``loss.passes``).
+
+    Args:
+      settings: of the run.
+      rows: B.
+      source: S, padded tokens of the source.
+      target: T, padded tokens of the target.
+      vocabulary: V.
+    """
+    model, remat = settings.model, settings.parallel.remat
+    again = rows * recomputed(model, source, target, remat)
+    whole = train_step(model, rows, source, target, vocabulary)
+    return settings.loss.passes * (whole + again)
+
+
 def recomputed(settings: config.Model, source: int, target: int, remat: str) -> int:
     """Count what the backward pass of one sentence pair recomputes.
 

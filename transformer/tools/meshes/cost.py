@@ -74,16 +74,13 @@ def cost(settings: Config, mesh: Mesh, load: Load) -> Cost:
     count = parameter_count(c, load.vocabulary)
     held = FLOAT * (count.matrices / (mesh.fsdp * mesh.tensor) + count.vectors)
     trees = 1 if settings.optimizer.accumulation == 1 else 2  # the sum, and a part's
-    recomputed = flops.recomputed(c, load.source, load.target, settings.parallel.remat)
-    operations = flops.train_step(c, *load) + load.rows * recomputed
-    operations *= settings.loss.passes
     return Cost(
         held,
         trees * held,
         optimizer.moments(settings.optimizer) * held,
         activations(settings, mesh, load),
         communication(settings, mesh, load),
-        operations / mesh.devices,
+        flops.configured_step(settings, *load) / mesh.devices,
     )
 
 

@@ -84,13 +84,11 @@ def _text(value: Any) -> str:
 
 def _of_config(settings: Config, work: Work) -> dict[str, Any]:
     """Return what is known of a configuration without compiling it."""
-    c, shape = settings.model, largest(work.shapes)
+    shape = largest(work.shapes)
     tree = models.abstract(models.make(settings, *work.sizes))
     groups = in_order(range(1, work.longest + 1), work.longest)
     lengths = {group.length for group in groups}
-    recomputed = flops.recomputed(c, shape[1], shape[2], settings.parallel.remat)
-    operations = flops.train_step(c, *shape, work.sizes[1]) + shape[0] * recomputed
-    operations *= settings.loss.passes
+    operations = flops.configured_step(settings, *shape, work.sizes[1])
     return {
         "configuration": settings.name,
         "largest batch, rows x source x target": f"{shape_text(shape)}, {work.origin}",
