@@ -286,9 +286,27 @@ def test_another_vocabulary_is_refused(settings, unbroken, tmp_path):
 # ---- as a process --------------------------------------------------------------------
 
 
+# Twenty steps are over sooner than a signal is sent where others use the processor: a
+# pause after each line of metrics.
+_UNHURRIED = """
+import time
+from transformer.cli import main as cli
+from transformer.run import history
+
+add = history.History.add
+
+def unhurried(self, line):
+    add(self, line)
+    time.sleep(0.05)
+
+history.History.add = unhurried
+cli.run()
+"""
+
+
 def start(settings: Config, workdir: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "transformer", *command(settings, workdir)],
+        [sys.executable, "-c", _UNHURRIED, *command(settings, workdir)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
