@@ -34,6 +34,7 @@ def test_table_3_is_as_printed():
     own = {"score": "scaled_dot", "window": 0, "attention_bias": True, "norm": "post"}
     own |= {"attention_dropout": 0.0, "relu_dropout": 0.0, "clip": -1}
     own |= {"smoothing_over": "all", "step_offset": 0, "target_space": False}
+    own |= {"r_drop": 0.0}
     assert rows.BASE == printed["base"] | own
 
 
@@ -133,7 +134,7 @@ def test_what_a_row_says_beside_base(name, measure, expected):
 
 BESIDE = ["additive_score", "general_score", "window", "no_attention_bias", "pre_norm"]
 BESIDE += ["attention_dropout", "relu_dropout", "relative", "disentangled"]
-BESIDE += ["rotary", "alibi"]
+BESIDE += ["rotary", "alibi", "r_drop"]
 
 
 @pytest.mark.parametrize("name", BESIDE)
