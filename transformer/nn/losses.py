@@ -34,6 +34,14 @@ def smoothing_constants(smoothing: float, over: str, size: int) -> tuple[float, 
     return 1 - smoothing - rest, rest
 
 
+def smoothed_targets(
+    targets: jax.Array, size: int, smoothing: float, over: str
+) -> jax.Array:
+    """Return the smoothed distribution q (..., V) of targets (...), V = size."""
+    a, b = smoothing_constants(smoothing, over, size)
+    return jnp.where(jnp.arange(size) == targets[..., None], a + b, b)
+
+
 def smoothed_cross_entropy(
     logits: jax.Array,
     targets: jax.Array,
@@ -122,15 +130,12 @@ def blocked_cross_entropy(
 
 
 def _forward(hidden, table, targets, weights, smoothing, over, block, dtype):
-    a, b = smoothing_constants(smoothing, over, table.shape[0])
-
     def of_block(logits, y, w):
         (z,) = logits
         # Loss and gradient share the normaliser, which takes an exp of every logit.
         here, normaliser = block_sums(z, y, w, smoothing, over)
-        on_target = jnp.arange(z.shape[-1]) == y[..., None]
         softmax = jnp.exp(z - normaliser[..., None])
-        excess = softmax - jnp.where(on_target, a + b, b)
+        excess = softmax - smoothed_targets(y, z.shape[-1], smoothing, over)
         return here, [excess * w[..., None]]
 
     sums, ((d_hidden,), d_table) = differentiate_blocks(
@@ -139,12 +144,18 @@ def _forward(hidden, table, targets, weights, smoothing, over, block, dtype):
     return sums, (d_hidden, d_table)
 
 
-def _backward(smoothing, over, block, dtype, gradients, sums):
-    d_hidden, d_table = gradients
-    return d_hidden * sums.loss, d_table * sums.loss, None, None
+def scale_gradients(*given):
+    """Return the cotangents of hidden and table, made in the forward pass, and of ids.
+
+    Args:
+      given: the static arguments of the loss, the gradients that its forward pass made
+        (of hidden and of table), and the cotangent of its sums.
+    """
+    *_, gradients, sums = given
+    return *jax.tree.map(lambda d: d * sums.loss, gradients), None, None
 
 
-blocked_cross_entropy.defvjp(_forward, _backward)
+blocked_cross_entropy.defvjp(_forward, scale_gradients)
 
 
 def sum_blocks(

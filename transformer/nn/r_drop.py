@@ -15,7 +15,8 @@ from transformer.nn.losses import (
     Sums,
     block_sums,
     differentiate_blocks,
-    smoothing_constants,
+    scale_gradients,
+    smoothed_targets,
     sum_blocks,
 )
 
@@ -77,12 +78,9 @@ def _of_block(logits, targets, weights, alpha, smoothing, over):
 
 
 def _forward(hidden, table, targets, weights, alpha, smoothing, over, block, dtype):
-    a, b = smoothing_constants(smoothing, over, table.shape[0])
-
     def of_block(logits, y, w):
         here, ps, aparts = _of_block(logits, y, w, alpha, smoothing, over)
-        on_target = jnp.arange(table.shape[0]) == y[..., None]
-        wanted = jnp.where(on_target, a + b, b)
+        wanted = smoothed_targets(y, table.shape[0], smoothing, over)
         d_logits = []
         for p, other, apart in zip(ps, ps[::-1], aparts, strict=True):
             mean = (p * apart).sum(-1, keepdims=True)
@@ -93,9 +91,4 @@ def _forward(hidden, table, targets, weights, alpha, smoothing, over, block, dty
     return differentiate_blocks(of_block, hidden, table, targets, weights, block, dtype)
 
 
-def _backward(alpha, smoothing, over, block, dtype, gradients, sums):
-    d_hidden, d_table = gradients
-    return tuple(d * sums.loss for d in d_hidden), d_table * sums.loss, None, None
-
-
-blocked_r_drop.defvjp(_forward, _backward)
+blocked_r_drop.defvjp(_forward, scale_gradients)
