@@ -80,7 +80,13 @@ class Place:
         )
         assert process.stdout is not None
         left = min(LIMIT, max(1.0, self.ends - time.monotonic()))
-        clock = threading.Timer(left, process.kill)
+        late = threading.Event()
+
+        def kill() -> None:
+            late.set()
+            process.kill()
+
+        clock = threading.Timer(left, kill)
         clock.start()
         lines, reached = [], False
         with process:
@@ -92,6 +98,10 @@ class Place:
                     process.communicate()
                     break
         clock.cancel()
+        if late.is_set():
+            last = "".join(["\n", *lines[-_LAST_LINES:]]).rstrip()
+            command = " ".join(arguments)
+            raise Failed(f"no end at {mark!r} within {left:.0f} s: {command}{last}")
         if not reached:
             _fail(arguments, process.returncode, "".join(lines))
 
