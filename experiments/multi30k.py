@@ -6,10 +6,10 @@ or .gz) into a folder and name it.
 
 ``:tiny`` is the published setting of Wu et al. (ACL 2021; LividWo/Revisit-MMT, baseline
 README): 41.02 BLEU, lower-cased and tokenised, on text that is already segmented into
-10,000 joint BPE merges, joins marked "@@ "; here it reached 41.72, one seed. The
-default is cased raw text: 38.7 BLEU (sacreBLEU 13a, cased; mean of three seeds), 25
-minutes per seed on 2 CPU cores. Both were measured with batch.length_multiple=1, and
-the default with batch.shapes=8: see docs/results.md.
+10,000 joint BPE merges, joins marked "@@ "; here it reached 41.0, the mean of three
+seeds, on a GPU. The default is cased raw text: 38.7 BLEU (sacreBLEU 13a, cased; mean of
+three seeds), 25 minutes per seed on 2 CPU cores, measured with batch.length_multiple=1
+and batch.shapes=8: see docs/results.md.
 
     transformer train --config=experiments/multi30k.py --config.data.dir=multi30k/raw \\
         --workdir=runs/multi30k
