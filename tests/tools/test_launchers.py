@@ -64,8 +64,6 @@ def test_an_accelerator_for_each_job(monkeypatch):
     accelerators(monkeypatch, "gpu", 2)
     everyone = [share.environment for share in launchers.shares("any", 2)]
     assert everyone == [{"CUDA_VISIBLE_DEVICES": name} for name in ("5", "GPU-8a")]
-    with pytest.raises(UserError, match="at most 2, the accelerators of this .* got 3"):
-        launchers.shares("any", 3)
     with pytest.raises(UserError, match="device: expected a tpu, this machine offers"):
         launchers.shares("tpu", None)
     accelerators(monkeypatch, "tpu", 2)
@@ -74,6 +72,23 @@ def test_an_accelerator_for_each_job(monkeypatch):
         for share in launchers.shares("any", None)
     ]
     assert chips == ["0", "1"]
+    with pytest.raises(UserError, match="at most 2, the accelerators of this .* got 3"):
+        launchers.shares("any", 3)
+
+
+@pytest.mark.parametrize("name", [None, "CLIENT", "PYTHON_CLIENT"])
+def test_jobs_share_a_gpu_and_its_memory(monkeypatch, name):
+    for one in ("CUDA_VISIBLE_DEVICES", "XLA_CLIENT_MEM_FRACTION"):
+        monkeypatch.delenv(one, raising=False)
+    if name is not None:  # the user's own share stands
+        monkeypatch.setenv(f"XLA_{name}_MEM_FRACTION", ".2")
+    accelerators(monkeypatch, "gpu", 2)
+    environments = [share.environment for share in launchers.shares("any", 5)]
+    assert [x["CUDA_VISIBLE_DEVICES"] for x in environments] == ["0", "1"] * 2 + ["0"]
+    for environment in environments:
+        assert environment["XLA_PYTHON_CLIENT_PREALLOCATE"] == "false"
+        fraction = environment.get("XLA_CLIENT_MEM_FRACTION")
+        assert fraction == (None if name else "0.2500")
 
 
 def test_a_single_job_has_all_of_the_machine(monkeypatch):

@@ -283,8 +283,8 @@ FLAGS = {
     ),
     "seeds": count_flag("runs of each row, with config.seed = 0, 1, ...", 1, most=1000),
     "jobs": count_flag(
-        "runs at a time, which share the accelerators or the cores (default: one per "
-        "accelerator, one on a CPU, all of them with slurm)"
+        "runs at a time, which share the cores or the accelerators, a GPU also among "
+        "several (default: one per accelerator, one on a CPU, all of them with slurm)"
     ),
     "launcher": choice_flag("where the runs are started", ["local", "slurm"], "local"),
     "slurm.partition": text_flag(

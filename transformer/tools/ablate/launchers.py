@@ -16,6 +16,8 @@ from typing import Protocol
 
 from transformer.config import UserError
 
+_JAX_TAKES = 0.75  # of a GPU's memory, where nobody says otherwise
+
 
 class Job(Protocol):
     """A process that was started."""
@@ -96,7 +98,9 @@ class _Process:
 
 
 def shares(device: str, jobs: int | None) -> list[Share]:
-    """Divide this machine: an accelerator for each process, or some cores.
+    """Divide this machine: accelerators, or cores, among processes.
+
+    Several processes may have one GPU together, each with a part of its memory.
 
     Args:
       device: "any", "cpu", "gpu" or "tpu".
@@ -106,7 +110,7 @@ def shares(device: str, jobs: int | None) -> list[Share]:
       One share for each process at a time; a single one has the whole machine.
 
     Raises:
-      UserError: if there are fewer accelerators or cores than jobs, or none that was
+      UserError: if there are fewer TPU chips or cores than jobs, or no device that was
         asked for.
     """
     if jobs == 1:
@@ -122,6 +126,9 @@ def shares(device: str, jobs: int | None) -> list[Share]:
         return [Share()]
     if platform == "cpu":
         return [Share(cores=cores) for cores in _divided_cores(jobs)]
+    if platform == "gpu" and jobs > count:
+        memory = _part_of_memory(-(-jobs // count))
+        return [Share(_only(platform, i % count) | memory) for i in range(jobs)]
     _check_enough(jobs, count, "accelerators")
     return [Share(_only(platform, index)) for index in range(jobs)]
 
@@ -170,6 +177,15 @@ def _only(platform: str, index: int) -> dict[str, str]:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     name = visible.split(",")[index].strip() if visible else str(index)
     return {"CUDA_VISIBLE_DEVICES": name}
+
+
+def _part_of_memory(processes: int) -> dict[str, str]:
+    """Return the variables that let so many processes live on one GPU."""
+    found = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    names = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+    if not any(name in os.environ for name in names):  # jax refuses two that differ
+        found[names[0]] = f"{_JAX_TAKES / processes:.4f}"
+    return found
 
 
 def start_process(
