@@ -126,12 +126,16 @@ class SentencePiece(OfText):
 class Sampling(SentencePiece):
     """Segments with BPE dropout: each merge is left out by chance.
 
+    sentencepiece draws once for each merge that becomes possible; the published
+    algorithm draws again after every merge of the word, so that fewer are lost there at
+    the same rate (``experiments/bench/bpe_dropout.py`` compares them).
+
     The n-th text of all that an object encodes is cut by random numbers of n and side
     alone, so that a corpus does not depend on how it is cut into calls.
 
     Args:
       tokenizer: whose model it is, of byte pairs.
-      rate: the share of merges that is left out.
+      rate: the chance that a merge is left out.
       side: 0 or 1, for a pair's sides to be cut by other numbers.
 
     Source: Provilkov et al. 2020, BPE-Dropout, arXiv:1910.13267.
