@@ -42,6 +42,7 @@ def write(folder: Path, row: str, seed: int, perplexity: float, wrong: int) -> N
         "data": {"test": {"/some/where/dut/test.phonemes": {"sha256": "f" * 64}}},
         "tokens": 1000,
         "devices": ["cpu: cpu"],
+        "machine": {"operands": "float32", "cpu": {"model": "A CPU", "features": "a"}},
         "git_revision": "a" * 40,
     }
     (place / "record.json").write_text(json.dumps(record))
@@ -99,6 +100,7 @@ def test_a_report_from_small_files_is_that_of_the_runs(folder, tmp_path, capsys)
     from_runs = command(capsys, f"--workdir={folder}", f"--save={small}")
     from_small = command(capsys, f"--results={small}")
     assert from_small.endswith(from_runs.split("\n", 1)[1])
+    assert "Trained on cpu: A CPU by code" in from_small
     # Saved again, over what is there, from the small files themselves.
     before = {path: path.read_bytes() for path in small.rglob("*.json*")}
     kept.save(runs.find(small)[0], small)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from transformer.paper.report.costs import (
     steps_per_sentence,
     vocabulary_sizes,
 )
-from transformer.paper.runs import Run
+from transformer.paper.runs import Run, cpu
 from transformer.run import folder as run_folder
 from transformer.run.history import read_metrics, validations
 from transformer.run.measured import Measured
@@ -122,9 +122,8 @@ def _record(run: Run | Measured) -> dict[str, Any]:
         split: {Path(path).name: sums for path, sums in files.items()}
         for split, files in record["data"].items()
     }
-    machine = record.get("machine", {})
-    cpu: Mapping[str, Any] = machine.get("cpu") or {}
-    found["machine"] = {"operands": machine.get("operands"), "cpu": cpu.get("model")}
+    operands = record.get("machine", {}).get("operands")
+    found["machine"] = {"operands": operands, "cpu": cpu(record)}
     return found
 
 

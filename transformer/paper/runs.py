@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -311,6 +311,22 @@ def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]
         for key in keys
         if first.get(key) != second.get(key)
     ]
+
+
+def cpu(record: Mapping[str, Any]) -> str | None:
+    """Return the model of the CPU that a record names, its own or a kept one's."""
+    found = record.get("machine", {}).get("cpu")
+    return found.get("model") if isinstance(found, Mapping) else found
+
+
+def trained_on(runs: Iterable[Run | Measured]) -> str:
+    """Name the devices that runs were trained on, each once, a CPU by its model."""
+    found = set()
+    for run in runs:
+        for device in run.record.get("devices", ()):
+            model = cpu(run.record) if device.startswith("cpu") else None
+            found.add(f"cpu: {model}" if model else device)
+    return ", ".join(sorted(found)) or "unknown devices"
 
 
 def inputs(run: Run | Measured) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from transformer.paper.rows import (
     TABLE3,
     Measure,
 )
-from transformer.paper.runs import Run, state
+from transformer.paper.runs import Run, state, trained_on
 from transformer.paper.statistics import (
     judge_printed,
 )
@@ -155,12 +155,11 @@ def _signature(run: Run) -> str:
 
 
 def _origin(study: Study) -> str:
-    records = [run.record for runs in study.rows.values() for run in runs]
-    codes = {str(record.get("git_revision") or "unknown")[:12] for record in records}
-    devices = {device for record in records for device in record.get("devices", ())}
+    all_runs = [run for runs in study.rows.values() for run in runs]
+    codes = {str(run.record.get("git_revision") or "unknown")[:12] for run in all_runs}
     return (
-        f"Trained on {', '.join(sorted(devices)) or 'unknown devices'} by code of "
-        f"revision {', '.join(sorted(codes))}."
+        f"Trained on {trained_on(all_runs)} by code of revision "
+        f"{', '.join(sorted(codes))}."
     )
 
 

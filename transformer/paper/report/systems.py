@@ -15,7 +15,7 @@ from transformer.paper.report.costs import (
     size_text,
     steps_per_sentence,
 )
-from transformer.paper.runs import difference, inputs
+from transformer.paper.runs import difference, inputs, trained_on
 from transformer.paper.statistics import summary
 from transformer.pictures.tables import Table, digits, scientific
 from transformer.run import measured
@@ -118,7 +118,6 @@ def _note(
     first = finished[0]
     measure = first.settings.data.measure
     signature = first.scores[measure][variant]["signature"]
-    devices = sorted({d for run in finished for d in run.record.get("devices", ())})
     averaged = [run for run in finished if run.checkpoint == "average"]
     parts = [
         f"All on the {first.results['split']} pairs, of averaged checkpoints where a "
@@ -131,7 +130,7 @@ def _note(
         "have to wait for one another in a test sentence of mean length: a layer of a "
         "Transformer once for all positions that it can take at once, a recurrent cell "
         "once for each. Blank: the prepared corpus is gone. "
-        f"Trained on {', '.join(devices) or 'unknown devices'}."
+        f"Trained on {trained_on(finished)}."
     ]
     if names := [str(path) for path in unfinished]:
         parts.append(f"Not finished, left out: {', '.join(names)}.")
