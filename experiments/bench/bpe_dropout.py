@@ -14,7 +14,7 @@ import argparse
 import itertools
 import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from byte_ngram import read
@@ -57,23 +57,28 @@ def segment(
         symbols[place : place + 2] = [symbols[place] + symbols[place + 1]]
 
 
-def lengths(
-    tokenizer: SentencePiece, lines: Sequence[str], rate: float
-) -> tuple[float, float]:
-    """Return pieces per piece of plain BPE: by sentencepiece, and as published."""
+def scores_of(tokenizer: SentencePiece) -> dict[str, float]:
+    """Return the score of each piece."""
     model = open_model(tokenizer.model, "the model")
     size = range(model.get_piece_size())
-    scores = {model.id_to_piece(i): model.get_score(i) for i in size}
+    return {model.id_to_piece(i): model.get_score(i) for i in size}
+
+
+def lengths(
+    tokenizer: SentencePiece, lines: Sequence[str], rates: Iterable[float]
+) -> Iterator[tuple[float, float, float]]:
+    """Yield rates, each with pieces per plain piece: sentencepiece's, and published."""
+    scores = scores_of(tokenizer)
     plain = [tokenizer.pieces(ids) for ids in tokenizer.encode_many(lines)]
-    sampled = Sampling(tokenizer, rate, side=0).encode_many(lines)
-    draw = random.Random(0).random
-    published = sum(
-        len(segment(_SPACE + word, scores, rate, draw))
-        for pieces in plain
-        for word in "".join(pieces).split(_SPACE)[1:]
-    )
+    words = [
+        _SPACE + word for pieces in plain for word in "".join(pieces).split(_SPACE)[1:]
+    ]
     total = sum(map(len, plain))
-    return sum(map(len, sampled)) / total, published / total
+    for rate in rates:
+        sampled = sum(map(len, Sampling(tokenizer, rate, side=0).encode_many(lines)))
+        draw = random.Random(0).random
+        published = sum(len(segment(word, scores, rate, draw)) for word in words)
+        yield rate, sampled / total, published / total
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -85,12 +90,11 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--rates", default="0,0.02,0.05,0.1,0.2")
     flags = parser.parse_args(arguments)
     tokenizer = SentencePiece.load(flags.model)
-    some = itertools.islice(read(flags.text), flags.lines)
-    lines = [line.decode() for line in some]
+    lines = [line.decode() for line in itertools.islice(read(flags.text), flags.lines)]
     print("| rate | sentencepiece | as published |\n|---:|---:|---:|")
-    for rate in map(float, flags.rates.split(",")):
-        ours, published = lengths(tokenizer, lines, rate)
-        print(f"| {rate:g} | {ours:.3f} | {published:.3f} |")
+    rates = map(float, flags.rates.split(","))
+    for rate, sampled, published in lengths(tokenizer, lines, rates):
+        print(f"| {rate:g} | {sampled:.3f} | {published:.3f} |")
 
 
 if __name__ == "__main__":

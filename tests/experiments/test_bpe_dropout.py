@@ -1,11 +1,10 @@
 """BPE dropout written out: its ends, a word by hand, and sentencepiece beside it."""
 
-import io
 import random
 import sys
 
 import pytest
-import sentencepiece
+from support.configs import base
 from support.paths import BENCH
 
 from transformer.data.tokenizers.sentence_piece import SentencePiece
@@ -13,22 +12,15 @@ from transformer.data.tokenizers.sentence_piece import SentencePiece
 sys.path.append(str(BENCH))
 
 import bpe_dropout
-from bpe_dropout import lengths, segment
+from bpe_dropout import lengths, scores_of, segment
 
 TEXT = ["the lowest of the low", "lower than low, slower than the slowest"] * 3
 
 
 @pytest.fixture
 def tokenizer() -> SentencePiece:
-    file = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(TEXT),
-        model_writer=file,
-        model_type="bpe",
-        vocab_size=40,
-        minloglevel=3,
-    )
-    return SentencePiece(file.getvalue())
+    settings = base(**{"tokenizer.vocab_size": 40}).tokenizer
+    return SentencePiece.build([tuple(TEXT)], settings, "")
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
@@ -51,12 +43,10 @@ def test_the_better_merge_is_made_first_and_then_the_left_one():
 
 
 def test_without_dropout_it_is_sentencepiece_s(tokenizer):
-    assert lengths(tokenizer, TEXT, 0.0) == (1.0, 1.0)
-    model = bpe_dropout.open_model(tokenizer.model, "the model")
-    size = range(model.get_piece_size())
-    scores = {model.id_to_piece(i): model.get_score(i) for i in size}
+    assert list(lengths(tokenizer, TEXT, [0.0])) == [(0.0, 1.0, 1.0)]
+    scores = scores_of(tokenizer)
     for word in " ".join(TEXT).split():
-        pieces = model.encode(word, out_type=str)
+        pieces = tokenizer.pieces(tokenizer.encode(word))
         assert segment("\u2581" + word, scores, 0.0, random.random) == pieces
 
 

@@ -78,7 +78,8 @@ def test_an_accelerator_for_each_job(monkeypatch):
 
 @pytest.mark.parametrize("name", [None, "CLIENT", "PYTHON_CLIENT"])
 def test_jobs_share_a_gpu_and_its_memory(monkeypatch, name):
-    for one in ("CUDA_VISIBLE_DEVICES", "XLA_CLIENT_MEM_FRACTION"):
+    fractions = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+    for one in ("CUDA_VISIBLE_DEVICES", *fractions):
         monkeypatch.delenv(one, raising=False)
     if name is not None:  # the user's own share stands
         monkeypatch.setenv(f"XLA_{name}_MEM_FRACTION", ".2")

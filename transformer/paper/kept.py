@@ -23,7 +23,7 @@ from transformer.paper.report.costs import (
     steps_per_sentence,
     vocabulary_sizes,
 )
-from transformer.paper.runs import Run, cpu
+from transformer.paper.runs import Run, cpu_model
 from transformer.run import folder as run_folder
 from transformer.run.history import read_metrics, validations
 from transformer.run.measured import Measured
@@ -123,7 +123,7 @@ def _record(run: Run | Measured) -> dict[str, Any]:
         for split, files in record["data"].items()
     }
     operands = record.get("machine", {}).get("operands")
-    found["machine"] = {"operands": operands, "cpu": cpu(record)}
+    found["machine"] = {"operands": operands, "cpu": cpu_model(record)}
     return found
 
 

@@ -313,7 +313,7 @@ def difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]
     ]
 
 
-def cpu(record: Mapping[str, Any]) -> str | None:
+def cpu_model(record: Mapping[str, Any]) -> str | None:
     """Return the model of the CPU that a record names, its own or a kept one's."""
     found = record.get("machine", {}).get("cpu")
     return found.get("model") if isinstance(found, Mapping) else found
@@ -324,7 +324,7 @@ def trained_on(runs: Iterable[Run | Measured]) -> str:
     found = set()
     for run in runs:
         for device in run.record.get("devices", ()):
-            model = cpu(run.record) if device.startswith("cpu") else None
+            model = cpu_model(run.record) if device.startswith("cpu") else None
             found.add(f"cpu: {model}" if model else device)
     return ", ".join(sorted(found)) or "unknown devices"
 

@@ -64,7 +64,8 @@ class Place:
         except subprocess.TimeoutExpired:
             raise Failed(f"no end within {LIMIT} s: {' '.join(arguments)}") from None
         if run.returncode:
-            _fail(arguments, run.returncode, run.stdout + run.stderr)
+            text = run.stdout + run.stderr
+            raise _failed(f"exit code {run.returncode}", arguments, text)
         return run.stdout
 
     def stop(self, how: signal.Signals, mark: str, *arguments: str, **env: str) -> None:
@@ -80,13 +81,8 @@ class Place:
         )
         assert process.stdout is not None
         left = min(LIMIT, max(1.0, self.ends - time.monotonic()))
-        late = threading.Event()
-
-        def kill() -> None:
-            late.set()
-            process.kill()
-
-        clock = threading.Timer(left, kill)
+        end = time.monotonic() + left
+        clock = threading.Timer(left, process.kill)
         clock.start()
         lines, reached = [], False
         with process:
@@ -98,12 +94,12 @@ class Place:
                     process.communicate()
                     break
         clock.cancel()
-        if late.is_set():
-            last = "".join(["\n", *lines[-_LAST_LINES:]]).rstrip()
-            command = " ".join(arguments)
-            raise Failed(f"no end at {mark!r} within {left:.0f} s: {command}{last}")
+        if time.monotonic() >= end:
+            what = f"no end at {mark!r} within {left:.0f} s"
+            raise _failed(what, arguments, "".join(lines))
         if not reached:
-            _fail(arguments, process.returncode, "".join(lines))
+            what = f"exit code {process.returncode}"
+            raise _failed(what, arguments, "".join(lines))
 
     def transformer(self, *arguments: str, **environment: str) -> str:
         """Run ``transformer COMMAND``."""
@@ -153,9 +149,9 @@ class Place:
         return {**os.environ, **our_environment(), **cache, **given}
 
 
-def _fail(arguments: Sequence[str], code: int, text: str) -> None:
+def _failed(what: str, arguments: Sequence[str], text: str) -> Failed:
     last = "\n".join(text.strip().splitlines()[-_LAST_LINES:])
-    raise Failed(f"exit code {code}: {' '.join(arguments)}\n{last}")
+    return Failed(f"{what}: {' '.join(arguments)}\n{last}")
 
 
 def say(text: str) -> None:

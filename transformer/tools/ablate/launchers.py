@@ -17,6 +17,7 @@ from typing import Protocol
 from transformer.config import UserError
 
 _JAX_TAKES = 0.75  # of a GPU's memory, where nobody says otherwise
+_ON_DEMAND = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
 class Job(Protocol):
@@ -126,11 +127,10 @@ def shares(device: str, jobs: int | None) -> list[Share]:
         return [Share()]
     if platform == "cpu":
         return [Share(cores=cores) for cores in _divided_cores(jobs)]
-    if platform == "gpu" and jobs > count:
-        memory = _part_of_memory(-(-jobs // count))
-        return [Share(_only(platform, i % count) | memory) for i in range(jobs)]
-    _check_enough(jobs, count, "accelerators")
-    return [Share(_only(platform, index)) for index in range(jobs)]
+    if platform != "gpu":
+        _check_enough(jobs, count, "accelerators")
+    memory = _part_of_memory(-(-jobs // count))
+    return [Share(_only(platform, i % count) | memory) for i in range(jobs)]
 
 
 def _divided_cores(parts: int) -> list[frozenset[int]]:
@@ -155,7 +155,7 @@ def _count_accelerators() -> tuple[str, int]:
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
-        env={**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"},
+        env=os.environ | _ON_DEMAND,
     )
     if run.returncode:
         last = (run.stderr.splitlines() or ["nothing"])[-1]
@@ -180,12 +180,13 @@ def _only(platform: str, index: int) -> dict[str, str]:
 
 
 def _part_of_memory(processes: int) -> dict[str, str]:
-    """Return the variables that let so many processes live on one GPU."""
-    found = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    """Return the variables that let so many processes live on one accelerator."""
+    if processes == 1:
+        return {}
     names = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
-    if not any(name in os.environ for name in names):  # jax refuses two that differ
-        found[names[0]] = f"{_JAX_TAKES / processes:.4f}"
-    return found
+    if any(name in os.environ for name in names):  # jax takes one of them only
+        return _ON_DEMAND
+    return _ON_DEMAND | {names[0]: f"{_JAX_TAKES / processes:.4f}"}
 
 
 def start_process(
