@@ -130,8 +130,9 @@ class Sampling(SentencePiece):
     algorithm draws again after every merge of the word, so that fewer are lost there at
     the same rate (``experiments/bench/bpe_dropout.py`` compares them).
 
-    The n-th text of all that an object encodes is cut by random numbers of n and side
-    alone, so that a corpus does not depend on how it is cut into calls.
+    In one process the n-th text of all that an object encodes is cut by random numbers
+    of n and side alone, so that a corpus does not depend on how it is cut into calls.
+    Another process has other numbers: sentencepiece does not draw by its seed alone.
 
     Args:
       tokenizer: whose model it is, of byte pairs.
