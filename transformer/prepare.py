@@ -256,7 +256,7 @@ def _fill(
             passes = (source.pairs(split) for _ in range(config.tokenizer.samples))
             pairs = itertools.chain.from_iterable(passes)
             longest = config.data.max_length
-            encoder = vocabulary.sampling(config.tokenizer.dropout)
+            encoder = vocabulary.sampling(config.tokenizer)
             if rate := config.tokenizer.dropout:
                 each = f"{config.tokenizer.samples} segmentations of each pair"
                 log(f"train: {each}, with BPE dropout {rate:g}")

@@ -1,7 +1,12 @@
 """Tokenizers: sentencepiece, whitespace, bytes, and the vocabularies of two."""
 
+import dataclasses
 import io
+import json
 import pathlib
+import random
+import subprocess
+import sys
 from typing import Any
 
 import hypothesis
@@ -12,6 +17,7 @@ import sentencepiece
 from transformer.config import Tokenizer, UserError
 from transformer.data import tokenizers
 from transformer.data.tokenizers import sentence_piece
+from transformer.data.tokenizers.sentence_piece import Sampling, SentencePiece, segment
 from transformer.ids import BOS, EOS, PAD, UNK
 
 PAIRS = [
@@ -219,7 +225,8 @@ def test_bpe_dropout_cuts_the_same_text_in_other_ways(tmp_path: pathlib.Path) ->
     usual = plain.encode_many(texts)
 
     def pieces(rate: float, side: int = 0) -> list[list[int]]:
-        tokenizer = getattr(vocabulary.sampling(rate), ("source", "target")[side])
+        sampling = vocabulary.sampling(make_settings(dropout=rate))
+        tokenizer = getattr(sampling, ("source", "target")[side])
         # However a corpus is cut into calls.
         return tokenizer.encode_many(texts[:7]) + tokenizer.encode_many(texts[7:])
 
@@ -234,7 +241,62 @@ def test_bpe_dropout_cuts_the_same_text_in_other_ways(tmp_path: pathlib.Path) ->
     assert pieces(1e-6) == usual
     total = [sum(map(len, x)) for x in (usual, tenth, pieces(0.5), characters)]
     assert total == sorted(total) and len(set(total)) == 4
-    assert vocabulary.sampling(0.0) is vocabulary
+    assert vocabulary.sampling(make_settings()) is vocabulary
+
+
+def test_bpe_dropout_parts_no_symbol_and_keeps_what_is_unknown() -> None:
+    settings = make_settings(symbols="<ep>,__x", dropout=1 - 1e-6)
+    plain = SentencePiece.build(PAIRS, settings, "")
+    sampling = Sampling(plain, settings, side=0)
+    texts = ["<ep> the жжж dog__x<ep>", "", "__x"]
+    first, *others = sampling.encode_many(texts)
+    assert sampling.pieces(first) == [
+        *("\u2581", "<ep>", "\u2581", "t", "h", "e", "\u2581", "<unk>"),
+        *("\u2581", "d", "o", "g", "__x", "<ep>"),
+    ]
+    assert others == [[], plain.encode("__x")]
+    # With next to no dropout, as sentencepiece cuts them.
+    settings = make_settings(symbols="<ep>,__x", dropout=1e-6)
+    again = Sampling(plain, settings, side=1).encode_many(texts)
+    assert again == plain.encode_many(texts)
+
+
+def test_bpe_dropout_is_the_same_in_each_process(tmp_path: pathlib.Path) -> None:
+    vocabulary = build(tmp_path)
+    texts = [source for source, _ in PAIRS]
+    sampling = vocabulary.sampling(make_settings(dropout=0.2))
+    code = (
+        "import json, pathlib, sys\n"
+        "from transformer.config import Tokenizer\n"
+        "from transformer.data import tokenizers\n"
+        "folder, settings, texts = json.load(sys.stdin)\n"
+        "vocabulary = tokenizers.load_vocabulary(pathlib.Path(folder))\n"
+        "sampling = vocabulary.sampling(Tokenizer(**settings))\n"
+        "print(json.dumps(sampling.source.encode_many(texts)))\n"
+    )
+    settings = dataclasses.asdict(make_settings(dropout=0.2))
+    given = json.dumps([str(tmp_path), settings, texts])
+    ran = subprocess.check_output([sys.executable, "-c", code], input=given, text=True)
+    assert json.loads(ran) == sampling.source.encode_many(texts)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_bpe_dropout_of_a_word_by_hand(rate: float) -> None:
+    # Both pairs of "abab" may merge. Both are left out with p^2: four symbols. Else one
+    # is made, and the other has its chance anew: three with p, two with 1 - p.
+    draw = random.Random(1).random
+    draws = 20_000
+    sizes = [len(segment("abab", {"ab": -1.0}, rate, draw)) for _ in range(draws)]
+    expected = 4 * rate**2 + (1 - rate**2) * (3 * rate + 2 * (1 - rate))
+    # Lengths are 2 to 4, so that their deviation is at most 1; four times the mean's.
+    assert sum(sizes) / draws == pytest.approx(expected, abs=4 / draws**0.5)
+
+
+def test_the_better_merge_is_made_first_and_then_the_left_one() -> None:
+    scores = {"ab": -1.0, "bc": -0.0, "aa": -2.0}
+    assert segment("abc", scores, 0.0, random.random) == ["a", "bc"]
+    assert segment("aaa", scores, 0.0, random.random) == ["aa", "a"]
+    assert segment("abc", scores, 1.0, random.random) == ["a", "b", "c"]
 
 
 def test_given_model_errors(tmp_path: pathlib.Path) -> None:

@@ -74,7 +74,6 @@ KNOWN_BY = {
 # The same for the side-by-side programs: a peer's Python has what that peer needs.
 BENCH_KNOWN_BY = {
     "accelerator": {"accelerator/", "on_accelerator.py"},
-    "byte_ngram": {"bpe_dropout.py"},
     "ctranslate2": {"peer_ctranslate2.py"},
     "export": {"ours.py"},
     "flax": {"ours_composed.py"},
@@ -90,8 +89,7 @@ BENCH_KNOWN_BY = {
     "torch_rnn": {"peer_torch_composed.py", "torch_conv.py", "torch_search.py"},
     "torch_search": {"peer_torch_composed.py"},
     "transformer": {
-        *("bpe_dropout.py", "export.py", "on_device.py", "ours.py"),
-        *("ours_composed.py", "windows.py"),
+        *("export.py", "on_device.py", "ours.py", "ours_composed.py", "windows.py"),
     },
     "transformers": {"peer_transformers.py"},
 }

@@ -73,9 +73,8 @@ class Tokenizer:
     source_model: str
     target_model: str  # likewise; "" = the source model if joint
     symbols: Symbols  # that a trained sentencepiece never parts, "<ep>,<news>"
-    # sentencepiece: BPE dropout, the chance that a merge is left out of training pairs
-    # (.05 cuts as often as the published .1, docs/own_text.md), and how many
-    # segmentations of each pair there are; an epoch reads all of them.
+    # sentencepiece: BPE dropout, the chance that a merge is left out of training pairs,
+    # and how many segmentations of each pair there are; an epoch reads all of them.
     dropout: Rate
     samples: Positive[int]
 

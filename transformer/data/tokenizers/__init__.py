@@ -90,14 +90,14 @@ class Vocabulary:
         text = f"{self.source.digest}\n{self.target.digest}\n"
         return hashlib.sha256(text.encode()).hexdigest()
 
-    def sampling(self, dropout: float) -> Vocabulary:
-        """Return it with BPE dropout, for training pairs; 0 = as it is."""
-        if not dropout:
+    def sampling(self, tokenizer: config.Tokenizer) -> Vocabulary:
+        """Return it with BPE dropout, for training pairs, where that is configured."""
+        if not tokenizer.dropout:
             return self
         assert isinstance(self.source, SentencePiece)
         assert isinstance(self.target, SentencePiece)
         return Vocabulary(
-            Sampling(self.source, dropout, 0), Sampling(self.target, dropout, 1)
+            Sampling(self.source, tokenizer, 0), Sampling(self.target, tokenizer, 1)
         )
 
     def save(self, folder: pathlib.Path) -> None:

@@ -7,8 +7,9 @@ import hashlib
 import io
 import itertools
 import pathlib
+import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from transformer import config
@@ -126,39 +127,84 @@ class SentencePiece(OfText):
 class Sampling(SentencePiece):
     """Segments with BPE dropout: each merge is left out by chance.
 
-    sentencepiece draws once for each merge that becomes possible; the published
-    algorithm draws again after every merge of the word, so that fewer are lost there at
-    the same rate (``experiments/bench/bpe_dropout.py`` compares them).
-
-    In one process the n-th text of all that an object encodes is cut by random numbers
-    of n and side alone, so that a corpus does not depend on how it is cut into calls.
-    Another process has other numbers: sentencepiece does not draw by its seed alone.
+    The n-th text of all that an object encodes is cut by random numbers of n and side
+    alone, so that a corpus does not depend on how it is cut into calls. sentencepiece
+    can sample, too, but not so: what it draws differs from process to process, and a
+    merge that it leaves out gets fewer chances to return than in the paper.
 
     Args:
-      tokenizer: whose model it is, of byte pairs.
-      rate: the chance that a merge is left out.
+      trained: whose model it is, of byte pairs.
+      tokenizer: how that was built: ``dropout``, the chance that a merge is left out,
+        and ``symbols``, which are never parted.
       side: 0 or 1, for a pair's sides to be cut by other numbers.
 
     Source: Provilkov et al. 2020, BPE-Dropout, arXiv:1910.13267.
     """
 
-    def __init__(self, tokenizer: SentencePiece, rate: float, side: int):
-        super().__init__(tokenizer.model)
-        self._rate, self._next = rate, side
+    def __init__(self, trained: SentencePiece, tokenizer: config.Tokenizer, side: int):
+        super().__init__(trained.model)
+        self._rate, self._next = tokenizer.dropout, side
+        self._ids = {piece: i for i, piece in enumerate(self.pieces(range(self.size)))}
+        self._whole = {UNK, *(self._ids[symbol] for symbol in _symbols(tokenizer))}
+        self._scores = {
+            piece: self._model.get_score(self._theirs[i])
+            for piece, i in self._ids.items()
+            if i > EOS and i not in self._whole
+        }
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        import sentencepiece
+        return [self._cut_anew(ids) for ids in super().encode_many(texts)]
 
-        encoded = []
-        for text in texts:
-            # In one call for all texts it would be each thread's own generator.
-            sentencepiece.set_random_generator_seed(self._next)
-            self._next += 2
-            ids = self._model.encode(
-                text, enable_sampling=True, alpha=self._rate, nbest_size=-1
-            )
-            encoded.append(self._renumber(ids))
-        return encoded
+    def _cut_anew(self, ids: Sequence[int]) -> list[int]:
+        draw = random.Random(self._next).random
+        self._next += 2
+        return [
+            self._ids[piece]
+            for word in self._words(ids)
+            for piece in segment(word, self._scores, self._rate, draw)
+        ]
+
+    def _words(self, ids: Iterable[int]) -> Iterator[list[str]]:
+        """Yield the characters of each word, and the pieces in it that stay whole."""
+        word: list[str] = []
+        for id_, piece in zip(ids, self.pieces(ids), strict=True):
+            if piece.startswith("\u2581") and word:
+                yield word
+                word = []
+            word += [piece] if id_ in self._whole else piece
+        yield word
+
+
+def segment(
+    word: Iterable[str],
+    scores: Mapping[str, float],
+    rate: float,
+    draw: Callable[[], float],
+) -> list[str]:
+    """Segment a word with BPE dropout.
+
+    Each of the merges that are possible is left out with probability ``rate``; the best
+    of the others is made, and all are drawn anew, until none is left.
+
+    Args:
+      word: its characters, first the one that marks its beginning.
+      scores: of the pieces; the merge whose piece has the highest is made first.
+      rate: from 0, plain BPE, to 1, characters.
+      draw: returns a random number in [0, 1).
+
+    Source: Provilkov et al. 2020, BPE-Dropout, arXiv:1910.13267, Algorithm 1.
+    """
+    pieces = list(word)
+    while True:
+        kept = [
+            (scores[merged], -place)
+            for place, merged in enumerate(map("".join, itertools.pairwise(pieces)))
+            if merged in scores and draw() >= rate
+        ]
+        if not kept:
+            return pieces
+        place = -max(kept)[1]
+        pieces[place : place + 2] = ["".join(pieces[place : place + 2])]
 
 
 def open_model(model: bytes, name: str) -> Any:
@@ -228,6 +274,10 @@ def _sample(texts: Iterable[Texts], limit: int = TRAINING_PAIRS) -> Iterator[Tex
     return iter(kept)
 
 
+def _symbols(tokenizer: config.Tokenizer) -> list[str]:
+    return [symbol for symbol in tokenizer.symbols.split(",") if symbol]
+
+
 def _train(texts: Iterable[str], tokenizer: config.Tokenizer) -> SentencePiece:
     import sentencepiece
 
@@ -248,7 +298,7 @@ def _train(texts: Iterable[str], tokenizer: config.Tokenizer) -> SentencePiece:
             unk_id=UNK,
             bos_id=BOS,
             eos_id=EOS,
-            user_defined_symbols=[x for x in tokenizer.symbols.split(",") if x],
+            user_defined_symbols=_symbols(tokenizer),
             minloglevel=3,
         )
     except RuntimeError as error:
