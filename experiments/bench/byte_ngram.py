@@ -103,7 +103,12 @@ def main() -> None:
     flags = parser.parse_args()
     if flags.order < 1:
         parser.error(f"--order: expected 1 or more, got {flags.order}")
-    model, lines = ByteModel(read(flags.train), flags.order), [*read(flags.test)]
+    try:
+        model, lines = ByteModel(read(flags.train), flags.order), [*read(flags.test)]
+    except (OSError, EOFError) as error:
+        parser.error(f"--train, --test: expected texts, plain or .gz, got: {error}")
+    if not lines:
+        parser.error(f"--test: expected lines, got none in {flags.test}")
     bits = sum(map(model.bits, lines))
     size = sum(len(line) + 1 for line in lines)
     characters = sum(len(line.decode(errors="replace")) + 1 for line in lines)

@@ -2,6 +2,7 @@
 
 import gzip
 import math
+import re
 import sys
 
 import pytest
@@ -67,3 +68,29 @@ def test_the_program_reads_plain_and_compressed_text(tmp_path, monkeypatch, caps
     bits = model.bits(b"abra") + model.bits("käb".encode())
     said = capsys.readouterr().out
     assert f"{bits / 10:.4f} bits per byte, {bits / 9:.4f} per character" in said
+
+
+@pytest.mark.parametrize(
+    "name, told",
+    [
+        ("absent.de", "expected texts, plain or .gz, got: .*absent.de"),
+        ("plain.gz", "expected texts, plain or .gz, got: Not a gzipped file"),
+        ("cut.gz", "expected texts, plain or .gz, got: Compressed file ended"),
+        ("empty.de", "--test: expected lines, got none in .*empty.de"),
+    ],
+)
+def test_what_is_no_text_ends_with_one_line(name, told, tmp_path, monkeypatch, capsys):
+    whole = gzip.compress(b"\n".join(TEXT))
+    for path, data in (
+        ("text.de", b"abra\n"),
+        ("plain.gz", b"abra\n"),
+        ("cut.gz", whole[:-9]),
+        ("empty.de", b""),
+    ):
+        (tmp_path / path).write_bytes(data)
+    call = ["byte_ngram.py", f"--train={tmp_path}/text.de", f"--test={tmp_path}/{name}"]
+    monkeypatch.setattr(sys, "argv", call)
+    with pytest.raises(SystemExit) as stopped:
+        byte_ngram.main()
+    assert stopped.value.code == 2
+    assert re.search(told, capsys.readouterr().err.splitlines()[-1])
