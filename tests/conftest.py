@@ -1,5 +1,6 @@
 """What every test starts from."""
 
+import gc
 import importlib.metadata
 import os
 import signal
@@ -11,9 +12,12 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # Fused loops as LLVM code at once, not by way of MLIR: half the time again. Scatters
 # become loops; products, exponentials and what is held in memory stay. A later XLA ends
-# the process, as it does not know the flag.
+# the process, as it does not know the flag. And a program's code in one piece, not in
+# 32 for as many cores: each core has its own tests to compile.
 if importlib.metadata.version("jaxlib").startswith("0.10."):
-    os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false")
+    flags = "--xla_cpu_use_fusion_emitters=false"
+    flags += " --xla_cpu_parallel_codegen_split_count=1"
+    os.environ.setdefault("XLA_FLAGS", flags)
 
 import hypothesis
 import pytest
@@ -33,6 +37,10 @@ pytest.register_assert_rewrite("support")
 # a hangup; some tests send them.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# What jax traced and compiled stays; to look through all of it for garbage again and
+# again, as Python does by itself, takes 7 % of the time.
+gc.set_threshold(100_000, 20, 20)
 
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
