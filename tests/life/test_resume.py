@@ -23,6 +23,7 @@ import numpy as np
 import pytest
 from support.paths import ROOT
 from support.runs import (
+    EVERY_DROPOUT,
     checkpoints_of,
     command,
     compilations,
@@ -93,7 +94,7 @@ def compiled_once(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory) -> Config:
-    changes = PLATEAU | {"train.steps": STEPS}
+    changes = EVERY_DROPOUT | PLATEAU | {"train.steps": STEPS}
     return tiny_run(tmp_path_factory.mktemp("data"), **changes)
 
 

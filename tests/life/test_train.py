@@ -17,6 +17,7 @@ from support import reference
 from support.reference import assert_close
 from support.runs import (
     BATCH,
+    NO_DROPOUT,
     V,
     assert_identical,
     compilations,
@@ -166,10 +167,8 @@ def test_empty_rows_change_nothing(first):
 
 
 def test_slots_beyond_the_learned_positions_change_nothing():
-    plain = dict.fromkeys(("attention_dropout", "relu_dropout", "dropout"), 0.0)
-    plain = {f"model.{name}": rate for name, rate in plain.items()}
     learned = {"model.positions": "learned", "model.max_positions": 6}
-    settings = tiny(**plain, **learned, **{"data.max_length": 6})
+    settings = tiny(**NO_DROPOUT, **learned, **{"data.max_length": 6})
     params = start_of(settings).params
     gradient, sums = gradients_of(settings)(params, BATCH, first_key())
     # What batch.length_multiple = 8 makes of lengths 6 and 5.
@@ -335,9 +334,8 @@ def several(settings: Config):
 
 
 def test_a_step_of_two_lengths_is_one_of_all_their_pairs():
-    plain: dict[str, Any]
-    plain = {"model.attention_dropout": 0.0, "model.relu_dropout": 0.0}
-    plain |= {"model.dropout": 0.0, "optimizer.name": "sgd", "optimizer.scale": 4.0}
+    plain: dict[str, Any] = dict(NO_DROPOUT)
+    plain |= {"optimizer.name": "sgd", "optimizer.scale": 4.0}
     short = {"source": sentences(12, 3, seed=3), "target": sentences(12, 9, seed=4)}
     together = {
         side: np.concatenate([np.pad(x, ((0, 0), (0, 9 - x.shape[1]))) for x in both])
@@ -389,7 +387,7 @@ class Run(NamedTuple):
 def run(tmp_path_factory):
     """A short run, its final evaluation apart, with what jax compiled for it."""
     folder, workdir = (tmp_path_factory.mktemp(name) for name in ("data", "run"))
-    settings = tiny_run(folder, **{"optimizer.scale": 4.0})
+    settings = tiny_run(folder, **{"optimizer.scale": 4.0, "model.dropout": 0.1})
     said: list[str] = []
     first: list[str] = []
 

@@ -290,6 +290,7 @@ def test_it_trains_evaluates_and_translates(kind, tmp_path):
             "tokenizer.kind": "whitespace",
             "tokenizer.vocab_size": 0,
             "model.vocab_size": 0,
+            "model.dropout": 0.0,  # the steps above have it
             "batch.tokens": 512,
             "batch.shapes": 1,
             "optimizer.scale": 0.3,

@@ -166,7 +166,7 @@ def test_a_run_goes_on_in_a_loop_and_its_checkpoints_stay_the_same(
     monkeypatch.setattr(train, "evaluate_held", lambda workdir, say: workdir)
     descent = {"optimizer.name": "sgd", "optimizer.scale": 4.0, "train.steps": 10}
     short = {"model.layers": LAYERS, "batch.shapes": 1, "train.evaluate_every": 0}
-    plain = tiny_run(tmp_path / "data", **(ONE_DROPOUT | descent | short))
+    plain = tiny_run(tmp_path / "data", **(descent | short), **{"model.dropout": 0.1})
     looped = dataclasses.replace(plain, parallel=settings("layers", "scanned").parallel)
     workdir = tmp_path / "run"
     workdir.mkdir()

@@ -250,7 +250,7 @@ def run_of(folder: Path) -> Config:
         folder,
         **{
             "model.heads": 4,
-            "model.dropout": 0.0,
+            "model.attention_dropout": 0.1,
             "model.vocab_size": 24,
             "batch.shapes": 1,
             "batch.multiple": 8,
