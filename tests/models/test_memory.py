@@ -163,7 +163,7 @@ def test_layers_are_put_together_and_taken_apart_wherever_parameters_are():
 def test_a_run_goes_on_in_a_loop_and_its_checkpoints_stay_the_same(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(train, "evaluate_held", lambda workdir, say: workdir)
+    monkeypatch.setattr(train, "evaluate_held", lambda workdir, log: workdir)
     descent = {"optimizer.name": "sgd", "optimizer.scale": 4.0, "train.steps": 10}
     short = {"model.layers": LAYERS, "batch.shapes": 1, "train.evaluate_every": 0}
     plain = tiny_run(tmp_path / "data", **(descent | short), **{"model.dropout": 0.1})
