@@ -26,6 +26,7 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from support.reference import assert_close
 from support.runs import (
+    NO_DROPOUT,
     command,
     compilations,
     flat,
@@ -142,8 +143,7 @@ def test_every_mesh_trains_as_one_device(shape):
 
 
 def test_the_masks_of_the_residual_path_are_those_of_one_device():
-    rates = {"attention_dropout": 0.0, "relu_dropout": 0.0, "dropout": 0.2}
-    only = {f"model.{name}": rate for name, rate in rates.items()}
+    only = NO_DROPOUT | {"model.dropout": 0.2}
     assert_same_training(spread("2 2 2", **only), spread("1 1 1", **only))
 
 
@@ -159,9 +159,8 @@ def test_parts_of_a_batch_are_as_many_devices():
 
 
 def test_steps_of_two_lengths_are_those_of_one_device():
-    plain = {"model.attention_dropout": 0.0, "model.relu_dropout": 0.0}
-    it = Spread(spread("2 2 2", **plain, **{"batch.lengths": 2}))
-    state, whole = it.state, Spread(spread("1 1 1", **plain))
+    it = Spread(spread("2 2 2", **NO_DROPOUT, **{"batch.lengths": 2}))
+    state, whole = it.state, Spread(spread("1 1 1", **NO_DROPOUT))
     expected = jax.tree.map(jnp.copy, whole.state)
     for step in range(2):
         rows = batch_of(step)
