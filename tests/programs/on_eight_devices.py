@@ -58,7 +58,9 @@ def spread(shape: str, **changes: Any) -> Config:
         "model.d_k": 2,
         "model.d_v": 4,
         "model.d_ff": 24,
-        "model.dropout": 0.0,  # its masks cost compilation: one test alone has them
+        # Their masks cost compilation: one test alone has them.
+        "model.dropout": 0.0,
+        "model.relu_dropout": 0.0,
         "batch.multiple": ROWS,
         "optimizer.name": "sgd",
         "optimizer.scale": 4.0,
@@ -142,8 +144,8 @@ def test_every_mesh_trains_as_one_device(shape):
     assert_same_training(spread(shape), spread("1 1 1"))
 
 
-def test_the_masks_of_the_residual_path_are_those_of_one_device():
-    only = NO_DROPOUT | {"model.dropout": 0.2}
+def test_the_masks_of_layers_are_those_of_one_device():
+    only = NO_DROPOUT | {"model.dropout": 0.2, "model.relu_dropout": 0.1}
     assert_same_training(spread("2 2 2", **only), spread("1 1 1", **only))
 
 
@@ -172,7 +174,8 @@ def test_steps_of_two_lengths_are_those_of_one_device():
 
 
 def test_a_plan_s_formulas_are_what_the_compiler_makes():
-    settings = spread("2 2 2", **{"model.layers": 2, "optimizer.name": "adam"})
+    two = {"model.layers": 2, "optimizer.name": "adam"}
+    settings = spread("2 2 2", **NO_DROPOUT, **two)
     # Wide enough that what is counted outweighs a loss's few sums.
     load, mesh = cost.Load(64, 8, 8, 160), cost.Mesh(2, 2, 2)
     compiled = table.as_compiled(settings, mesh, load, jax.devices())
@@ -200,7 +203,7 @@ def test_pmap_is_jit():
 
 
 def test_the_program_keeps_rows_and_moments_apart():
-    it = Spread(spread("2 2 2", **{"optimizer.name": "adam"}))
+    it = Spread(spread("2 2 2", **NO_DROPOUT, **{"optimizer.name": "adam"}))
     compiled = it.step.lower(it.abstract, batch_of(0)).compile()
     # No device is given more than its part of parameters and moments.
     parts = 0
