@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.runs import (
-    SOME_DROPOUT,
+    EVERY_DROPOUT,
     checkpoints_of,
     compiling_once,
     metrics_of,
@@ -51,7 +51,7 @@ def changed(settings: Config, group: str, **values: Any) -> Config:
 @pytest.fixture(scope="module")
 def long(tmp_path_factory) -> Config:
     sizes = {"train.steps": LONG, "train.checkpoint_every": 3, "train.keep": 2}
-    return tiny_run(tmp_path_factory.mktemp("data"), **SOME_DROPOUT, **sizes)
+    return tiny_run(tmp_path_factory.mktemp("data"), **EVERY_DROPOUT, **sizes)
 
 
 @pytest.fixture(scope="module")

@@ -174,8 +174,7 @@ def test_steps_of_two_lengths_are_those_of_one_device():
 
 
 def test_a_plan_s_formulas_are_what_the_compiler_makes():
-    two = {"model.layers": 2, "optimizer.name": "adam"}
-    settings = spread("2 2 2", **NO_DROPOUT, **two)
+    settings = spread("2 2 2", **{"model.layers": 2, "optimizer.name": "adam"})
     # Wide enough that what is counted outweighs a loss's few sums.
     load, mesh = cost.Load(64, 8, 8, 160), cost.Mesh(2, 2, 2)
     compiled = table.as_compiled(settings, mesh, load, jax.devices())
@@ -203,7 +202,7 @@ def test_pmap_is_jit():
 
 
 def test_the_program_keeps_rows_and_moments_apart():
-    it = Spread(spread("2 2 2", **NO_DROPOUT, **{"optimizer.name": "adam"}))
+    it = Spread(spread("2 2 2", **{"optimizer.name": "adam"}))
     compiled = it.step.lower(it.abstract, batch_of(0)).compile()
     # No device is given more than its part of parameters and moments.
     parts = 0

@@ -39,8 +39,6 @@ EVERY_DROPOUT = {
     f"model.{kind}": 0.1 for kind in ("dropout", "attention_dropout", "relu_dropout")
 }
 NO_DROPOUT = dict.fromkeys(EVERY_DROPOUT, 0.0)
-# All kinds derive their masks from seed and step alike: for runs that are resumed.
-SOME_DROPOUT = {"model.relu_dropout": 0.1}
 
 
 def tiny(**changes: object) -> Config:
