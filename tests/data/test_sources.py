@@ -176,7 +176,9 @@ def test_stems_are_joined_and_files_named_outright(tmp_path: pathlib.Path) -> No
     ]
 
 
-def test_checksums_are_of_the_files_as_they_lie(tmp_path: pathlib.Path) -> None:
+def test_checksums_are_of_the_files_as_they_lie_and_of_a_gz_of_its_text_too(
+    tmp_path: pathlib.Path,
+) -> None:
     write(tmp_path / "test.en.gz", b"a\nb")
     write(tmp_path / "test.de", b"x\ny\n")
     sums = text(tmp_path).checksums("test")
@@ -185,6 +187,7 @@ def test_checksums_are_of_the_files_as_they_lie(tmp_path: pathlib.Path) -> None:
         str(tmp_path / "test.en.gz"): {
             "lines": 2,
             "sha256": hashlib.sha256(stored).hexdigest(),
+            "text_sha256": hashlib.sha256(b"a\nb").hexdigest(),
         },
         str(tmp_path / "test.de"): {
             "lines": 2,

@@ -1,6 +1,7 @@
 """Preparation: built once, opened after, refused where it does not fit."""
 
 import dataclasses
+import gzip
 import json
 import os
 import pathlib
@@ -219,6 +220,24 @@ def test_changed_input_is_refused_and_absent_input_is_told(
     said: list[str] = []
     assert len(prepare(config, tmp_path, said.append).corpora["test"]) == 1
     assert "not compared" in said[0] and "test.en" in said[0]
+
+
+def test_a_folder_without_the_digests_of_texts_is_compared_by_what_it_has(
+    tmp_path: pathlib.Path,
+) -> None:
+    write_texts(tmp_path / "text")
+    path = tmp_path / "text" / "test.en.gz"
+    path.write_bytes(gzip.compress((tmp_path / "text" / "test.en").read_bytes()))
+    (tmp_path / "text" / "test.en").unlink()
+    config = text_config(tmp_path / "text")
+    manifest = prepare(config, tmp_path).folder / "manifest.json"
+    values = sealed.read_json(manifest, "")
+    del values["inputs"]["test"][str(path)]["text_sha256"]
+    sealed.write_json(manifest, values)
+    prepare(config, tmp_path)
+    path.write_bytes(gzip.compress(b"b\n"))
+    with pytest.raises(UserError, match=r"test\.en\.gz.*other content"):
+        prepare(config, tmp_path)
 
 
 def test_changed_model_file_is_refused(tmp_path: pathlib.Path) -> None:

@@ -262,6 +262,18 @@ def test_a_mixture_is_refused_by_name(
     assert wanted in captured.err
 
 
+def test_the_same_text_may_have_been_compressed(tmp_path, capsys):
+    text, packed = "f" * 64, {"lines": 4, "sha256": "0" * 64}
+    data = {"train": {"z/train.en.gz": packed | {"text_sha256": text}}}
+    write(tmp_path / "a", settings_of("a"))
+    write(tmp_path / "b", settings_of("b"), record={"data": data})
+    assert len(lines_of(report(capsys, f"--systems={tmp_path}"))) == 2
+    data["train"]["z/train.en.gz"]["text_sha256"] = "e" * 64
+    write(tmp_path / "c", settings_of("c"), record={"data": data})
+    assert cli.main(["report", f"--systems={tmp_path}"]) == 2
+    assert "differ in train train.en: ffffffffffff -> eee" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "arguments, wanted",
     [

@@ -330,13 +330,17 @@ def trained_on(runs: Iterable[Run | Measured]) -> str:
 
 
 def inputs(run: Run | Measured) -> dict[str, Any]:
-    """Return the digests of vocabulary and data; where the files lay is left out."""
+    """Return the digests of vocabulary and data.
+
+    Where the files lay is left out, and whether they were compressed.
+    """
     try:
         found = {"vocabulary": run.record["vocabulary_digest"][:12]}
         for split, files in run.record["data"].items():
             for path, sums in files.items():
-                digest = str(sums.get("sha256", sums))[:12]
-                found[f"{split} {Path(path).name.removesuffix('.gz')}"] = digest
+                digest = sums.get("text_sha256", sums.get("sha256", sums))
+                name = Path(path).name.removesuffix(".gz")
+                found[f"{split} {name}"] = str(digest)[:12]
     except KeyError as error:
         raise UserError(
             f"{run.folder / 'record.json'}: expected the key {error}, which "

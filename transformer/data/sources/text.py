@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import hashlib
+import io
 import itertools
 import pathlib
-import typing
 import zlib
 from collections.abc import Iterator
-from typing import BinaryIO
 
 from transformer import config
 from transformer.config import UserError
@@ -85,9 +85,9 @@ def existing(split: Split, *candidates: pathlib.Path) -> pathlib.Path:
     )
 
 
-def _open(path: pathlib.Path) -> BinaryIO:
+def _open(path: pathlib.Path) -> io.BufferedIOBase:
     if path.suffix == ".gz":
-        return typing.cast(BinaryIO, gzip.open(path, "rb"))
+        return gzip.open(path, "rb")
     return open(path, "rb")
 
 
@@ -115,10 +115,18 @@ def read_lines(path: pathlib.Path) -> Iterator[str]:
 
 
 def checksums_of(source: pathlib.Path, target: pathlib.Path) -> Checksums:
-    """Return lines and digest of two files, which have to be parallel."""
+    """Return lines and digest of two files, which have to be parallel.
+
+    ``sha256`` is of a file as it lies, ``text_sha256`` of what a .gz holds: the
+    ``sha256`` of the same text unpacked.
+    """
     sums: Checksums = {}
     for path in (source, target):
         sums[str(path)] = {"lines": _count(path), "sha256": sha256(path)}
+        if path.suffix == ".gz":
+            with _open(path) as text:
+                digest = hashlib.file_digest(text, "sha256").hexdigest()
+            sums[str(path)]["text_sha256"] = digest
     _check_counts(
         source, sums[str(source)]["lines"], target, sums[str(target)]["lines"]
     )
