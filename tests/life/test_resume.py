@@ -193,7 +193,7 @@ def size_of(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
-def test_checkpoints_by_the_clock_change_no_number(settings, unbroken, workdir):
+def test_checkpoints_by_the_clock_change_no_number(settings, workdir, unbroken):
     clock = dataclasses.replace(
         settings.train,
         steps=6,
@@ -203,13 +203,19 @@ def test_checkpoints_by_the_clock_change_no_number(settings, unbroken, workdir):
         keep=100,
     )
     by_clock = dataclasses.replace(settings, train=clock)
+    by_steps = dataclasses.replace(clock, checkpoint_every=3, checkpoint_minutes=0.0)
+    reference = workdir / "by_steps"  # unbroken, validated at the same steps
+    shutil.copytree(unbroken / "corpus", reference / "corpus")
+    assert train.train(dataclasses.replace(settings, train=by_steps), reference, ignore)
+    assert checkpoints_of(reference) == [3, 6]
     stop(by_clock, workdir, 2)
     resume(by_clock, workdir)
     assert checkpoints_of(workdir) == [1, 2, 3, 4, 5, 6]
     validated = [x["step"] for x in metrics_of(workdir) if "validation_nll" in x]
     assert validated == [3, 6]  # not where the clock struck
     losses = [x for x in metrics_of(workdir) if "loss" in x]
-    assert losses == [x for x in metrics_of(unbroken) if "loss" in x][:6]
+    assert len(losses) == 6
+    assert losses == [x for x in metrics_of(reference) if "loss" in x]
     clock = dataclasses.replace(clock, checkpoint_minutes=60.0)
     shutil.rmtree(workdir / "checkpoints")
     resume(dataclasses.replace(settings, train=clock), workdir)
