@@ -196,6 +196,19 @@ def test_checksums_are_of_the_files_as_they_lie_and_of_a_gz_of_its_text_too(
     }
 
 
+def test_checksums_of_trees_are_of_the_text_too(tmp_path: pathlib.Path) -> None:
+    content = b"(S (N a))\n(S (N b))\n"
+    data = dataclasses.replace(DATA, source="trees", dir=str(tmp_path), test="plain")
+    write(tmp_path / "plain.trees", content)
+    write(tmp_path / "packed.trees.gz", content)
+    (plain,) = sources.open_source(data).checksums("test").values()
+    assert plain == {"lines": 2, "sha256": hashlib.sha256(content).hexdigest()}
+    data = dataclasses.replace(data, test="packed")
+    (packed,) = sources.open_source(data).checksums("test").values()
+    assert packed["lines"] == 2 and packed["sha256"] != plain["sha256"]
+    assert packed["text_sha256"] == plain["sha256"]
+
+
 @pytest.mark.parametrize("read", ["pairs", "checksums"])
 def test_unequal_line_counts(tmp_path: pathlib.Path, read: str) -> None:
     write(tmp_path / "test.en", b"a\nb\nc\n")

@@ -10,6 +10,7 @@ import itertools
 import pathlib
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 from transformer import config
 from transformer.config import UserError
@@ -114,19 +115,26 @@ def read_lines(path: pathlib.Path) -> Iterator[str]:
     return decoded(_raw_lines(path), path)
 
 
-def checksums_of(source: pathlib.Path, target: pathlib.Path) -> Checksums:
-    """Return lines and digest of two files, which have to be parallel.
+def checksum(path: pathlib.Path) -> dict[str, Any]:
+    """Return lines and digests of a file, plain or .gz.
 
-    ``sha256`` is of a file as it lies, ``text_sha256`` of what a .gz holds: the
+    ``sha256`` is of the file as it lies, ``text_sha256`` of what a .gz holds: the
     ``sha256`` of the same text unpacked.
     """
-    sums: Checksums = {}
-    for path in (source, target):
-        sums[str(path)] = {"lines": _count(path), "sha256": sha256(path)}
-        if path.suffix == ".gz":
-            with _open(path) as text:
-                digest = hashlib.file_digest(text, "sha256").hexdigest()
-            sums[str(path)]["text_sha256"] = digest
+    lines, text = 0, hashlib.sha256()
+    for line in _raw_lines(path):
+        lines += 1
+        text.update(line)
+    if path.suffix == ".gz":
+        digests = {"sha256": sha256(path), "text_sha256": text.hexdigest()}
+    else:
+        digests = {"sha256": text.hexdigest()}
+    return {"lines": lines} | digests
+
+
+def checksums_of(source: pathlib.Path, target: pathlib.Path) -> Checksums:
+    """Return the checksums of two files, which have to be parallel."""
+    sums = {str(path): checksum(path) for path in (source, target)}
     _check_counts(
         source, sums[str(source)]["lines"], target, sums[str(target)]["lines"]
     )

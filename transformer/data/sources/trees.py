@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 from transformer import config
 from transformer.config import UserError
-from transformer.data.sources.source import Checksums, Pair, Split, sha256
-from transformer.data.sources.text import existing, read_lines
+from transformer.data.sources.source import Checksums, Pair, Split
+from transformer.data.sources.text import checksum, existing, read_lines
 from transformer.trees import brackets
 
 
@@ -51,13 +51,7 @@ class Trees:
             yield sentence, brackets.write(tree)
 
     def checksums(self, split: Split) -> Checksums:
-        return {
-            str(path): {
-                "lines": sum(1 for _ in read_lines(path)),
-                "sha256": sha256(path),
-            }
-            for path in self.files(split)
-        }
+        return {str(path): checksum(path) for path in self.files(split)}
 
 
 def _trees(path: pathlib.Path) -> Iterator[brackets.Tree]:
