@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -192,3 +193,17 @@ def test_the_committed_results_make_the_table_that_opens_the_docs(capsys):
     claims = text.split("### The paper's claims\n\n")[1].split("\n\n")[0]
     assert claims.count("\n") > 2 and claims in docs
     assert docs.index(claims) < docs.index("\n## ")
+
+
+SYSTEMS = re.findall(
+    r"--systems=(experiments/results/multi30k\w*)",
+    (ROOT / "docs" / "results.md").read_text(),
+)
+
+
+@pytest.mark.parametrize("folder", sorted(set(SYSTEMS)))
+def test_the_systems_that_the_docs_name_are_in_one_report(folder, capsys):
+    variant = "13a" if "raw" in folder else "tokens_lowercase"
+    text = command(capsys, f"--systems={ROOT / folder}", f"--variant={variant}")
+    kept_there = [x.parent.name for x in (ROOT / folder).glob("*/seed_0")]
+    assert kept_there and all(f"| {name} |" in text for name in kept_there)
