@@ -18,6 +18,7 @@ from transformer.paper import kept, runs
 from transformer.paper.report.study import Study
 from transformer.paper.statistics import holm
 
+DOCS = (ROOT / "docs" / "results.md").read_text()
 REFERENCES = [f"h a l {i} o" for i in range(50)]
 
 
@@ -189,21 +190,17 @@ def test_the_committed_results_make_the_table_that_opens_the_docs(capsys):
     names = ("dut", "eng_us", "numbers")
     folders = [str(EXPERIMENTS / "results" / name) for name in names]
     text = command(capsys, f"--results={','.join(folders)}")
-    docs = (ROOT / "docs" / "results.md").read_text()
     claims = text.split("### The paper's claims\n\n")[1].split("\n\n")[0]
-    assert claims.count("\n") > 2 and claims in docs
-    assert docs.index(claims) < docs.index("\n## ")
+    assert claims.count("\n") > 2 and claims in DOCS
+    assert DOCS.index(claims) < DOCS.index("\n## ")
 
 
-SYSTEMS = re.findall(
-    r"--systems=(experiments/results/multi30k\w*)",
-    (ROOT / "docs" / "results.md").read_text(),
+@pytest.mark.parametrize(
+    "folder",
+    sorted(set(re.findall(r"--systems=(experiments/results/multi30k\w*)", DOCS))),
 )
-
-
-@pytest.mark.parametrize("folder", sorted(set(SYSTEMS)))
 def test_the_systems_that_the_docs_name_are_in_one_report(folder, capsys):
     variant = "13a" if "raw" in folder else "tokens_lowercase"
     text = command(capsys, f"--systems={ROOT / folder}", f"--variant={variant}")
-    kept_there = [x.parent.name for x in (ROOT / folder).glob("*/seed_0")]
-    assert kept_there and all(f"| {name} |" in text for name in kept_there)
+    names = [x.parent.name for x in (ROOT / folder).glob("*/seed_0")]
+    assert names and all(f"| {name} |" in text for name in names)
