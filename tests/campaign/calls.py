@@ -244,7 +244,7 @@ def _workdirs() -> Iterator[Call]:
         yield Call("workdirs", line, says)
     for change in families.OF_ANOTHER_RUN:
         key = change.split("=")[0]
-        line = ["TRAIN", "--workdir={run}", f"--config.{change}"]
+        line = ["TRAIN", "--workdir={run}", *(f"--config.{x}" for x in change.split())]
         yield Call("another configuration", line, f"{re.escape(key)}: .* -> ")
 
 

@@ -16,7 +16,8 @@ Row = tuple[str, list[str], str]
 _CONFIG = f"--config={EXPERIMENTS}/number_words.py"
 _PLAIN = f"--config={EXPERIMENTS}/big.py"
 
-# What the numbers of a run depend on, of every group of keys.
+# What the numbers of a run depend on, of every group of keys; R-Drop is refused of a
+# model without dropout, whatever the run.
 OF_ANOTHER_RUN = [
     "seed=1",
     "data.max_length=7",
@@ -31,7 +32,7 @@ OF_ANOTHER_RUN = [
     "model.positions=none",
     "loss.smoothing=0.2",
     "loss.smoothing_over=others",
-    "loss.r_drop=5.0",
+    "loss.r_drop=5.0 model.dropout=0.2",
     "optimizer.name=adamw",
     "optimizer.scale=2.0",
     "optimizer.b1=0.5",
