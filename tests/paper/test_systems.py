@@ -274,6 +274,21 @@ def test_the_same_text_may_have_been_compressed(tmp_path, capsys):
     assert "differ in train train.en: ffffffffffff -> eee" in capsys.readouterr().err
 
 
+def test_an_older_record_of_a_compressed_text_is_compared_by_what_it_has(
+    tmp_path, capsys
+):
+    packed = {"lines": 4, "sha256": "0" * 64}
+    newer = packed | {"text_sha256": "f" * 64}
+    for name, sums in (("a", packed), ("b", newer)):
+        record = {"data": {"train": {"z/train.en.gz": sums}}}
+        write(tmp_path / name, settings_of(name), record=record)
+    assert len(lines_of(report(capsys, f"--systems={tmp_path}"))) == 2
+    record = {"data": {"train": {"z/train.en.gz": packed | {"sha256": "1" * 64}}}}
+    write(tmp_path / "c", settings_of("c"), record=record)
+    assert cli.main(["report", f"--systems={tmp_path}"]) == 2
+    assert "differ in train train.en: 000000000000 -> 111" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "arguments, wanted",
     [

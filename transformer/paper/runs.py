@@ -265,7 +265,7 @@ def _check_alike(study: Sequence[Run]) -> None:
         _refuse(first, run, _config_difference(first, run))
     done = [run for run in study if run.results]
     for run in done:
-        _refuse(done[0], run, difference(inputs(done[0]), inputs(run)))
+        _refuse(done[0], run, other_inputs(done[0], run))
         _refuse(done[0], run, difference(_measure(done[0]), _measure(run)))
         if done[0].references != run.references:
             _refuse(done[0], run, ["the references of results.json"])
@@ -329,18 +329,31 @@ def trained_on(runs: Iterable[Run | Measured]) -> str:
     return ", ".join(sorted(found)) or "unknown devices"
 
 
-def inputs(run: Run | Measured) -> dict[str, Any]:
-    """Return the digests of vocabulary and data.
+def other_inputs(first: Run | Measured, second: Run | Measured) -> list[str]:
+    """Return a line for each input with different content: vocabulary, data.
 
-    Where the files lay is left out, and whether they were compressed.
+    Where the files lay is left out, and whether they were compressed: those are the
+    same that share a digest. Of a .gz an older record has none of the text.
     """
+    one, two = _inputs(first), _inputs(second)
+    pairs = {key: (one.get(key, [None]), two.get(key, [None])) for key in one | two}
+    return [
+        f"{key}: {old[0]} -> {new[0]}"
+        for key, (old, new) in pairs.items()
+        if not {*old} & {*new}
+    ]
+
+
+def _inputs(run: Run | Measured) -> dict[str, list[Any]]:
+    """Return the digests of vocabulary and data, of a file that of its text first."""
     try:
-        found = {"vocabulary": run.record["vocabulary_digest"][:12]}
+        found = {"vocabulary": [run.record["vocabulary_digest"][:12]]}
         for split, files in run.record["data"].items():
             for path, sums in files.items():
-                digest = sums.get("text_sha256", sums.get("sha256", sums))
+                keys = [key for key in ("text_sha256", "sha256") if key in sums]
+                digests = [sums[key] for key in keys] or [sums]
                 name = Path(path).name.removesuffix(".gz")
-                found[f"{split} {name}"] = str(digest)[:12]
+                found[f"{split} {name}"] = [str(digest)[:12] for digest in digests]
     except KeyError as error:
         raise UserError(
             f"{run.folder / 'record.json'}: expected the key {error}, which "

@@ -9,7 +9,7 @@ from transformer.config import UserError
 from transformer.paper.report import groups
 from transformer.paper.report.costs import size_text
 from transformer.paper.rows import OURS_IN_TABLE4, TABLE4
-from transformer.paper.runs import difference, inputs
+from transformer.paper.runs import other_inputs
 from transformer.pictures.tables import Table
 from transformer.run import measured
 from transformer.run.measured import Measured
@@ -99,7 +99,7 @@ def _printed(run: Measured) -> str:
 
 def _refuse(first: Measured, run: Measured) -> None:
     """See that two runs of a parser had the same trees and the same vocabulary."""
-    if found := difference(inputs(first), inputs(run)):
+    if found := other_inputs(first, run):
         raise UserError(
             f"--parsing: expected runs that differ in the seed only, got "
             f"{first.folder} and {run.folder}, which differ in {'; '.join(found)}; "

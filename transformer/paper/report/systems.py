@@ -15,7 +15,7 @@ from transformer.paper.report.costs import (
     size_text,
     steps_per_sentence,
 )
-from transformer.paper.runs import difference, inputs, trained_on
+from transformer.paper.runs import difference, other_inputs, trained_on
 from transformer.paper.statistics import summary
 from transformer.pictures.tables import Table, digits, scientific
 from transformer.run import measured
@@ -67,7 +67,7 @@ def _refuse(first: Measured, run: Measured) -> None:
     chosen = [
         {key: getattr(one.settings.data, key) for key in _DATA} for one in (first, run)
     ]
-    found = difference(*chosen) + difference(inputs(first), inputs(run))
+    found = difference(*chosen) + other_inputs(first, run)
     if found:
         raise UserError(
             f"--systems: expected runs on the same data, got {first.folder} and "
