@@ -120,8 +120,8 @@ _EXPERIMENTS: dict[str, Callable[[], ConfigDict]] = {
     "dut": functools.partial(g2p.get_config, "dut"),
     "multi30k": multi30k.get_config,
 }
-# A peak of .001. All rows of experiments/results were trained by it; base, which is all
-# that was tried, learns more by the greater one of g2p.py (see docs/results.md).
+# A peak of .001, by which all of these rows in docs/results.md were trained. Base
+# learns more by the greater ones of g2p.py, one head less.
 _KEPT_RATE = {"optimizer.scale": 0.226, "optimizer.warmup": 400}
 _REPLICAS: dict[str, tuple[float, dict[str, Any]]] = {
     "numbers": (
