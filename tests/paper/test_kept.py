@@ -128,6 +128,26 @@ def test_a_file_is_no_folder_to_save_in(folder, tmp_path, capsys):
     assert place.read_text() == "mine" and found.out == ""
 
 
+@pytest.mark.parametrize("finished", [True, False])
+def test_workdirs_are_not_replaced_by_small_files(folder, capsys, finished):
+    if not finished:
+        (folder / "A_h1" / "seed_0" / "results.json").unlink()
+        (folder / "base" / "seed_2" / "results.json").unlink()
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert cli.main(["report", f"--workdir={folder}", f"--save={folder}"]) == 2
+    found = capsys.readouterr()
+    assert "is the workdir of a run" in found.err and found.err.count("\n") == 1
+    assert {path: path.read_bytes() for path in before} == before
+
+
+@pytest.mark.parametrize("flag", ["systems", "results", "parsing"])
+def test_a_comma_names_no_folder(folder, monkeypatch, capsys, flag):
+    monkeypatch.chdir(folder)
+    assert cli.main(["report", f"--{flag}=base,"]) == 2
+    found = capsys.readouterr()
+    assert f"--{flag}: expected folders" in found.err and found.out == ""
+
+
 def test_a_changed_file_is_refused(folder, tmp_path, capsys):
     small = tmp_path / "small"
     kept.save(runs.find(folder)[0], small)

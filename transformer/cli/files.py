@@ -37,6 +37,18 @@ def writable(workdir: Path, flag: str = "workdir") -> Path:
     return workdir
 
 
+def folders(text: str, flag: str) -> list[Path]:
+    """Return the folders of a flag that takes several, separated by commas."""
+    parts = text.split(",")
+    if not all(parts):
+        # Path("") is the working folder, and so would be all runs below it.
+        raise UserError(
+            f"--{flag}: expected folders separated by commas, got {text!r}, which has "
+            "an empty one; leave out the comma"
+        )
+    return [*map(Path, parts)]
+
+
 def trained(workdir: Path) -> Path:
     """Return the folder of a run, whose configuration can be read."""
     folder.read_settings(workdir)

@@ -50,7 +50,7 @@ def save(finished: Sequence[Run | Measured], folder: Path) -> list[Path]:
       The folder of each run.
 
     Raises:
-      UserError: if it is a file, two runs would be one folder, or another
+      UserError: if it is a file, two runs would be one folder, or a workdir or another
         configuration of that name and seed is there.
     """
     if folder.exists() and not folder.is_dir():
@@ -69,16 +69,22 @@ def save(finished: Sequence[Run | Measured], folder: Path) -> list[Path]:
                 "elsewhere"
             )
     for place, run in places.items():
-        _refuse_another(run, place)
+        _refuse_another(run, place, folder)
     for place, run in places.items():
         _save(run, place)
     return [*places]
 
 
-def _refuse_another(run: Run | Measured, place: Path) -> None:
-    """See that what is there, if anything, is of the same configuration."""
+def _refuse_another(run: Run | Measured, place: Path, folder: Path) -> None:
+    """See that what is there, if anything, is kept of the same configuration."""
     if not (place / "config.json").exists():
         return
+    path = place / "results.json"
+    if not path.exists() or "kept" not in sealed.read_json(path, "name another folder"):
+        raise UserError(
+            f"--save: expected a folder of its own, got {folder}, where {place} is the "
+            "workdir of a run, whose files would be replaced; name another"
+        )
     old, new = run_folder.read_settings(place), _without_paths(run.settings)
     changes = [x for x in other_steps(old, new) if not x.startswith(PATHS)]
     if changes:

@@ -9,7 +9,7 @@ from absl import flags
 
 from transformer import config
 from transformer.cli.configs import ablated_file, override_arguments, row_names
-from transformer.cli.files import writable
+from transformer.cli.files import folders, writable
 from transformer.cli.flags import Command
 from transformer.cli.parse import resolved
 from transformer.config import UserError
@@ -70,8 +70,8 @@ def _planned(values: flags.FlagValues, workdir: Path) -> list[Any]:
         arguments,
         resolved,
     )
-    kept = [] if values.results is None else values.results.split(",")
-    return runs.outside(planned, [*map(Path, kept)])
+    kept = [] if values.results is None else folders(values.results, "results")
+    return runs.outside(planned, kept)
 
 
 def _slurm_options(values: flags.FlagValues) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from absl import flags
 
 from transformer.cli.configs import ablated_file, override_arguments, row_names
-from transformer.cli.files import write
+from transformer.cli.files import folders, write
 from transformer.cli.flags import Command, only_with, only_with_one_of
 from transformer.cli.parse import CONFIGURED, parse, resolved
 from transformer.cli.start import start_devices
@@ -32,9 +32,9 @@ def run(values: flags.FlagValues) -> int:
     from transformer.pictures.tables import page
 
     title, found, figures = "Attention Is All You Need", [], []
-    folders = [] if values.workdir is None else [values.workdir]
-    folders += [] if values.results is None else values.results.split(",")
-    every = [runs.find(Path(folder)) for folder in folders]
+    places = [] if values.workdir is None else [Path(values.workdir)]
+    places += [] if values.results is None else folders(values.results, "results")
+    every = [runs.find(place) for place in places]
     if every:
         title = report.title([run for finished, _ in every for run in finished])
     if values.results is not None:
@@ -45,12 +45,12 @@ def run(values: flags.FlagValues) -> int:
         if values.format == "html":
             figures += report.figures(finished)
     if values.systems is not None:
-        systems = list(map(Path, values.systems.split(",")))
+        systems = folders(values.systems, "systems")
         halves = [i for i, one in enumerate(found) if one.title.startswith("Table 2")]
         half = report.systems_table(systems, values.variant)
         found.insert(halves[-1] + 1 if halves else 0, half)
     if values.parsing is not None:
-        found.append(report.parsing_table(list(map(Path, values.parsing.split(",")))))
+        found.append(report.parsing_table(folders(values.parsing, "parsing")))
     if values.static:
         rows = _static_rows(values)
         start_devices("any")
@@ -75,7 +75,7 @@ def _systems(values: flags.FlagValues) -> list[Measured]:
         run
         for name, text in named.items()
         if text is not None
-        for run in groups.read(list(map(Path, text.split(","))), name)[0]
+        for run in groups.read(folders(text, name), name)[0]
     ]
 
 
