@@ -105,7 +105,6 @@ def evaluate_held(
         | {name: lines[i] for name, lines in translations.items()}
         for i, (source, reference) in enumerate(zip(sources, references, strict=True))
     ]
-    _show_samples(results["sentences"], list(translations)[-1], log)
     if usual:
         mean = it.models.get("average")
         _keep_average(workdir, settings, prepared, it.averaged, mean)
@@ -115,6 +114,8 @@ def evaluate_held(
         if output is not None:
             texts.write(output, settings.data, sources, references, translations)
     hosts.barrier("results")
+    # After the files, as a stdout of another encoding may refuse words.
+    _show_samples(results["sentences"], list(translations)[-1], log)
     log(f"results: {path}")
     return path
 

@@ -289,6 +289,17 @@ def test_another_step_and_split_are_evaluated(run):
     )
 
 
+def test_samples_that_cannot_be_printed_lose_no_results(run):
+    def log(line):
+        if line.startswith("reference"):
+            raise UnicodeEncodeError("ascii", line, 0, 1, "not in range(128)")
+
+    with pytest.raises(UnicodeEncodeError):
+        evaluate(run, "validation", step=30, average=1, log=log)
+    path = run / "results" / "validation_step30_average1.json"
+    assert len(json.loads(path.read_text())["sentences"]) == PAIRS["validation"]
+
+
 @pytest.mark.parametrize(
     "split, step, average, name",
     [
