@@ -24,6 +24,7 @@ from transformer.run import checkpoints, folder, texts
 from transformer.run.checkpoints import Checkpoints
 from transformer.run.meter import LARGEST, diverged
 from transformer.run.records import announce
+from transformer.run.stop import unless_closed
 from transformer.translate import (
     Translator,
     abstract_params,
@@ -83,6 +84,8 @@ def evaluate_held(
     output: Path | None = None,
 ) -> Path:
     """Evaluate in a workdir that this process holds; see ``evaluate``."""
+    closed: list[BrokenPipeError] = []
+    log = unless_closed(log, closed.append)
     settings, _ = open_run(workdir)
     measures.measure_of(settings.data)
     prepared = prepare(settings, workdir)
@@ -117,6 +120,8 @@ def evaluate_held(
     # After the files, as a stdout of another encoding may refuse words.
     _show_samples(results["sentences"], list(translations)[-1], log)
     log(f"results: {path}")
+    if closed:  # evaluate | head -1: the results are written all the same
+        raise closed[0]
     return path
 
 

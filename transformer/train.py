@@ -45,7 +45,7 @@ def train(
 
     Prepares the data if needed, trains, evaluates on the validation pairs at intervals,
     keeps checkpoints, and ends with an evaluation on the test pairs. SIGTERM and Ctrl-C
-    save a checkpoint first.
+    save a checkpoint first, and so does a log whose reader goes away.
 
     Args:
       settings: the resolved configuration.
@@ -109,12 +109,15 @@ def adopt_config(settings: Config, workdir: Path) -> None:
     It may on other devices, for more steps, and with all else that changes no number of
     the steps that were made, see ``config.other_steps``.
     Before the first checkpoint there is nothing that another configuration could spoil:
-    a run that failed on its data, say, can be mended in the same workdir.
+    a run that failed on its data, say, can be mended in the same workdir. Where the
+    checkpoints of a run are gone, its results are not replaced by those of another one.
     """
     with Checkpoints(workdir / "checkpoints", settings.train.keep) as checkpoints:
         if steps := checkpoints.steps():
             old = _old_settings(settings, workdir, checkpoints)
             folder.check_same_run(workdir, old, settings, steps[-1])
+        else:
+            folder.check_unspoilt(workdir, settings)
     if hosts.primary():
         folder.write_settings(workdir, settings)
 
@@ -189,13 +192,17 @@ class _Run:
 
     def train(self, feed: Callable[..., Iterator[Any]]) -> bool:
         """Train from the last checkpoint to the end; False if stopped before."""
+        with Signals() as signals:
+            listened = dataclasses.replace(self, log=signals.listening(self.log))
+            return listened._train(feed, signals)
+
+    def _train(self, feed: Callable[..., Iterator[Any]], signals: Signals) -> bool:
         settings, total = self.settings, self.settings.train.steps
         model = models.make(settings, *self.prepared.vocabulary.sizes)
         draw = functools.partial(warm_start.begin, settings, model)
         abstract = self._fitting(model, jax.eval_shape(draw, {}))
         place = self.workdir / "checkpoints"
         with (
-            Signals() as signals,
             Checkpoints(place, settings.train.keep, self.log) as checkpoints,
             contextlib.closing(
                 compile_step(settings, model, self.mesh, abstract)

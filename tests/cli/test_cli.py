@@ -357,6 +357,20 @@ def test_a_reader_that_goes_away_is_no_error():
     assert result.returncode == 141 and result.stderr == b""
 
 
+def test_a_log_of_any_script_goes_to_any_encoding():
+    code = (
+        "from transformer.cli.start import start_devices; start_devices('cpu'); "
+        "print('\u03b8\u00e4', flush=True)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert result.stdout == b"\\u03b8\\xe4\n"
+
+
 @pytest.mark.parametrize("closed, code", [(">&-", 2), ("2>&-", 0), (">/dev/full", 2)])
 def test_a_stream_that_is_closed_or_full(closed, code):
     command = f"exec {sys.executable} -m transformer --help {closed}"

@@ -300,6 +300,21 @@ def test_samples_that_cannot_be_printed_lose_no_results(run):
     assert len(json.loads(path.read_text())["sentences"]) == PAIRS["validation"]
 
 
+def test_a_reader_that_goes_away_loses_no_results(run):
+    said: list[str] = []
+
+    def log(line):
+        if said:
+            raise BrokenPipeError
+        said.append(line)
+
+    with pytest.raises(BrokenPipeError):
+        evaluate(run, "validation", step=40, average=1, log=log)
+    path = run / "results" / "validation_step40_average1.json"
+    assert len(json.loads(path.read_text())["sentences"]) == PAIRS["validation"]
+    assert len(said) == 1
+
+
 @pytest.mark.parametrize(
     "split, step, average, name",
     [

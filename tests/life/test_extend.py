@@ -98,7 +98,7 @@ def test_more_steps_make_the_bits_of_a_longer_run(short, long, workdir, tmp_path
 
 
 def test_the_course_may_change_and_is_recorded(short, workdir):
-    course = changed(short, "train", log_every=2, evaluate_every=4, keep=1)
+    course = changed(short, "train", log_every=2, evaluate_every=4, keep=3)
     course = changed(course, "decode", beam=2, average=1)
     course = changed(course, "optimizer", nonfinite_limit=7)
     course = dataclasses.replace(course, name="renamed")
@@ -112,7 +112,7 @@ def test_the_course_may_change_and_is_recorded(short, workdir):
             "name": [short.name, "renamed"],
             "train.log_every": [1, 2],
             "train.evaluate_every": [6, 4],
-            "train.keep": [2, 1],
+            "train.keep": [2, 3],
             "decode.beam": [1, 2],
             "decode.average": [5, 1],
             "optimizer.nonfinite_limit": [short.optimizer.nonfinite_limit, 7],
@@ -163,6 +163,29 @@ def test_a_lost_config_json_is_written_anew(short, workdir):
     (workdir / "config.json").unlink()
     assert train.train(short, workdir, ignore)
     assert folder.read_settings(workdir) == short
+
+
+@pytest.mark.usefixtures("unevaluated")
+@pytest.mark.parametrize("lost", ["results.json", "record.json"])
+def test_a_run_whose_checkpoints_are_gone_is_replaced_by_its_own_kind_only(
+    short, workdir, lost
+):
+    shutil.rmtree(workdir / "checkpoints")
+    (workdir / lost).unlink()  # the other one tells of the run
+    before = (workdir / "metrics.jsonl").read_bytes()
+    for other in (
+        dataclasses.replace(short, seed=1),
+        changed(short, "train", steps=LONG),  # nothing goes on, and results are lost
+    ):
+        with pytest.raises(UserError, match="belongs to another configuration"):
+            train.train(other, workdir, ignore)
+    assert (workdir / "metrics.jsonl").read_bytes() == before
+    assert folder.read_settings(workdir) == short
+    said: list[str] = []
+    assert train.train(short, workdir, said.append)
+    anew = f"{workdir}: no checkpoint found, the run begins anew"
+    assert (anew in said) == (lost == "results.json")
+    assert metrics_of(workdir) and checkpoints_of(workdir) == [3, 6]
 
 
 # ---- one holder, damage --------------------------------------------------------------

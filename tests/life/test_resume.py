@@ -217,10 +217,11 @@ def test_checkpoints_by_the_clock_change_no_number(settings, workdir, unbroken):
     assert len(losses) == 6
     assert losses == [x for x in metrics_of(reference) if "loss" in x]
     clock = dataclasses.replace(clock, checkpoint_minutes=60.0)
-    shutil.rmtree(workdir / "checkpoints")
-    resume(dataclasses.replace(settings, train=clock), workdir)
-    assert checkpoints_of(workdir) == [6]
-    assert losses == [x for x in metrics_of(workdir) if "loss" in x]
+    hourly = workdir / "hourly"
+    shutil.copytree(unbroken / "corpus", hourly / "corpus")
+    resume(dataclasses.replace(settings, train=clock), hourly)
+    assert checkpoints_of(hourly) == [6]
+    assert losses == [x for x in metrics_of(hourly) if "loss" in x]
 
 
 def test_a_finished_run_does_not_train_again(settings, unbroken):
@@ -387,6 +388,19 @@ def test_sigterm_ends_well_and_ctrl_c_says_interrupted(settings, unbroken, workd
     assert code == 130, output
     assert output.endswith("transformer: error: interrupted\n")
     assert "Traceback" not in output
+    resume(settings, workdir)
+    assert_same_end(settings, workdir, unbroken)
+
+
+def test_a_reader_that_goes_away_stops_a_run_with_a_checkpoint(
+    settings, unbroken, workdir
+):
+    with start(settings, workdir) as process:
+        assert process.stdout
+        next(line for line in process.stdout if line.startswith("step 3/"))
+        process.stdout.close()
+        assert process.wait(timeout=60) == 141
+    assert 3 <= checkpoints_of(workdir)[-1] < STEPS
     resume(settings, workdir)
     assert_same_end(settings, workdir, unbroken)
 

@@ -17,7 +17,8 @@ def start_devices(device: str) -> None:
     from transformer.parallel import start
 
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # a log is read while it grows
+        # A log is read while it grows, and has samples in any script.
+        sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")
     print(start(device), file=sys.stderr)
 
 

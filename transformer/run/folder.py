@@ -114,6 +114,19 @@ def check_same_run(
         )
 
 
+def check_unspoilt(workdir: Path, new: Config) -> None:
+    """See that a run without checkpoints, which begins anew, replaces no other one.
+
+    Raises:
+      UserError: if there are results or a record of training by a configuration that
+        differs at all.
+    """
+    trained = (workdir / "results.json").exists() or read_record(workdir).get("tokens")
+    if trained and (workdir / "config.json").exists():
+        old = read_settings(workdir)
+        check_same_run(workdir, old, new, 0, steps_may_change=False)
+
+
 # ---- record.json ---------------------------------------------------------------------
 
 

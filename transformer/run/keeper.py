@@ -79,6 +79,8 @@ class Keeper:
         before = folder.read_record(self.workdir)
         self._started = before.get("started") or now()
         if not self.checkpoints.steps():
+            if before:
+                log(f"{self.workdir}: no checkpoint found, the run begins anew")
             # Each device draws what it holds, sharded like a restored state.
             return sharded(draw, self.abstract)(given), 0, Course()
         step, tree, metadata = self.checkpoints.restore(self._kept.parts())

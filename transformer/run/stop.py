@@ -1,4 +1,4 @@
-"""Signals of the operating system, handled for a while, or remembered."""
+"""What stops a run: signals of the operating system, a log that nobody reads."""
 
 from __future__ import annotations
 
@@ -31,6 +31,30 @@ def handled(numbers: Iterable[int], handler: Callable[[int, Any], None]) -> Iter
             signal.signal(number, handler_before)
 
 
+def unless_closed(
+    log: Callable[[str], None], closed: Callable[[BrokenPipeError], None]
+) -> Callable[[str], None]:
+    """Return a log that tells, in place of raising it, that its reader went away.
+
+    Args:
+      log: takes lines; ``train | head`` closes it.
+      closed: is told once; the lines that follow are dropped.
+    """
+    gone = False
+
+    def passed(text: str) -> None:
+        nonlocal gone
+        if gone:
+            return
+        try:
+            log(text)
+        except BrokenPipeError as error:
+            gone = True
+            closed(error)
+
+    return passed
+
+
 class Signals:
     """Remembers SIGTERM or Ctrl-C, for a loop that asks between two steps."""
 
@@ -54,6 +78,12 @@ class Signals:
             raise KeyboardInterrupt  # asked twice: at once
         self.received = number
 
+    def listening(self, log: Callable[[str], None]) -> Callable[[str], None]:
+        """Return a log whose reader stops the loop by going away, as a signal does."""
+        return unless_closed(log, lambda error: self._receive(signal.SIGPIPE, None))
+
     def interrupt_if_asked(self) -> None:
         if self.received == signal.SIGINT:
             raise KeyboardInterrupt
+        if self.received == signal.SIGPIPE:
+            raise BrokenPipeError

@@ -164,17 +164,11 @@ def _check_workdir(run: Run) -> None:
     """Refuse the folder of a run that was begun with another configuration."""
     saved = run.workdir.glob("checkpoints/*/digests.json")
     steps = [int(x.parent.name) for x in saved if x.parent.name.isdecimal()]
-    begun = bool(steps) or (run.workdir / "results.json").exists()
-    if begun and (run.workdir / "config.json").exists():
+    if not steps:
+        folder.check_unspoilt(run.workdir, run.settings)
+    elif (run.workdir / "config.json").exists():
         old = folder.read_settings(run.workdir)
-        # Without a checkpoint nothing can go on: it would be trained anew.
-        folder.check_same_run(
-            run.workdir,
-            old,
-            run.settings,
-            max(steps, default=0),
-            steps_may_change=bool(steps),
-        )
+        folder.check_same_run(run.workdir, old, run.settings, max(steps))
 
 
 def finished(run: Run) -> bool:
