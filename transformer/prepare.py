@@ -115,11 +115,11 @@ def prepare(
     folder = pathlib.Path(config.data.prepared or pathlib.Path(workdir) / "corpus")
     if not _is_complete(folder):
         _check_place(folder)
-        if hosts.primary():
-            _make(config, folder, log, vocabulary)
-        while not _is_complete(folder):
-            time.sleep(1)  # the primary process makes it, which may take hours
-        return _open(folder)
+        # What another run made meanwhile is looked at like any other folder.
+        if not hosts.primary() or _make(config, folder, log, vocabulary):
+            while not _is_complete(folder):
+                time.sleep(1)  # the primary process makes it, which may take hours
+            return _open(folder)
     prepared = _open(folder)
     _check_config(config, prepared)
     _check_inputs(config, prepared, log)
@@ -178,7 +178,8 @@ def _make(
     folder: pathlib.Path,
     log: Callable[[str], None],
     vocabulary: tokenizers.Vocabulary | None,
-) -> None:
+) -> bool:
+    """Make a folder; return False where another run finished it first."""
     folder = pathlib.Path(os.path.realpath(folder))  # no folder replaces a link
     partial = folder.with_name(f"{_partial(folder)}{os.getpid()}")
     try:
@@ -191,7 +192,7 @@ def _make(
     try:
         _remove_abandoned(folder)
         _fill(config, partial, log, vocabulary)
-        _move(partial, folder)
+        return _move(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -219,13 +220,14 @@ def _runs(pid: int) -> bool:
     return True
 
 
-def _move(partial: pathlib.Path, folder: pathlib.Path) -> None:
+def _move(partial: pathlib.Path, folder: pathlib.Path) -> bool:
     try:
         os.replace(partial, folder)
     except OSError:
-        # Another run finished the same folder first: theirs is as good.
         if not _is_complete(folder):
             raise
+        return False
+    return True
 
 
 def _fill(

@@ -143,6 +143,18 @@ def test_a_damaged_config_json(capsys, trained):
     assert "key device is missing" in error(capsys, "evaluate", f"--workdir={trained}")
 
 
+def test_texts_are_utf8(capsys):
+    text = error(capsys, "evaluate", "--workdir=a\udce4")
+    assert text == "--workdir: expected text in UTF-8, got 'a\\udce4'; change it"
+    text = error(capsys, "train", BASE, "--workdir=x", "--config.data.dir=\udce4")
+    assert "data.dir: expected text in UTF-8, got" in text
+
+
+def test_a_name_that_is_too_long(capsys):
+    text = error(capsys, "evaluate", f"--workdir={'a' * 300}")
+    assert "File name too long" in text and text.endswith("; choose a shorter one")
+
+
 def test_a_workdir_that_cannot_be_written(capsys, tmp_path):
     (tmp_path / "file").write_text("")
     for place in ("file", "file/below"):
@@ -177,6 +189,11 @@ def test_errors_of_a_programme(capsys, monkeypatch, tmp_path):
     assert outcome(UserError("two\nlines")) == (2, f"{prefix}two lines\n")
     assert outcome(KeyboardInterrupt()) == (130, f"{prefix}interrupted\n")
     assert outcome(BrokenPipeError()) == (141, "")
+    code, text = outcome(OSError(36, "File name too long", "runs/x"))
+    assert (code, text) == (
+        2,
+        f"{prefix}[Errno 36] File name too long: 'runs/x'; choose a shorter one\n",
+    )
     code, text = outcome(OSError(28, "No space left on device", "runs/x"))
     assert code == 2 and "No space left on device: 'runs/x'; make room" in text
     for unexpected in (ValueError("bug"), FileNotFoundError(2, "bug"), KeyError("bug")):

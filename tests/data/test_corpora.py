@@ -59,6 +59,13 @@ def test_files_named_outright_have_weights_too(corpora):
     assert [*source.pairs("train")] == [("<r> A", "a"), ("<r> B", " ")] * 3
 
 
+def test_the_root_is_no_file_stem(corpora):
+    with pytest.raises(
+        UserError, match=r"data\.train: expected file stems such as tra"
+    ):
+        list(opened(corpora, "text", train="ep+/").pairs("train"))
+
+
 @pytest.mark.parametrize("value", ["ep*0", "ep#", "ep#a#b", "ep#a*2", "#a", "ep#a b"])
 def test_what_is_no_weight_and_no_tag(corpora, value):
     with pytest.raises(UserError, match=r"data\.train: expected file stems.*NAME\*TIM"):
@@ -131,6 +138,15 @@ def test_mistakes_in_parquet_are_told(tmp_path):
     parquet.write_table(table[:0], tmp_path / "test.parquet")
     with pytest.raises(UserError, match="got no row"):
         opened(tmp_path, "parquet", name="en,en").checksums("test")
+    broken = pyarrow.StringArray.from_buffers(
+        1,
+        pyarrow.array([0, 1], pyarrow.int32()).buffers()[1],
+        pyarrow.py_buffer(b"\xe4"),
+    )
+    table = pyarrow.table({"en": ["a"], "de": broken})
+    parquet.write_table(table, tmp_path / "train.parquet")
+    with pytest.raises(UserError, match=r"readable Parquet file, got: 'utf-8' codec"):
+        list(opened(tmp_path, "parquet").pairs("train"))
     whole = (tmp_path / "train.parquet").read_bytes()
     (tmp_path / "train.parquet").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match=r"train\.parquet: expected a readable Parquet"):

@@ -313,6 +313,19 @@ def test_given_model_errors(tmp_path: pathlib.Path) -> None:
         build(tmp_path, source_model=given, target_model="other", vocab_size=0)
 
 
+@pytest.mark.parametrize(
+    "size, text, expected",
+    [
+        (1, "a b c", "vocab_size: expected at least 5, as 4 pieces are special, got 1"),
+        (4, "a b c", "vocab_size: expected at least 8, the characters of"),
+        (50, "a" * 4193, "got none in lines of at most 4,192 bytes"),
+    ],
+)
+def test_what_sentencepiece_cannot_train(size, text, expected) -> None:
+    with pytest.raises(UserError, match=expected):
+        tokenizers.SentencePiece.build([(text,)], make_settings(vocab_size=size), "")
+
+
 def test_given_model_of_one_language_and_a_trained_one(tmp_path: pathlib.Path) -> None:
     (tmp_path / "m.model").write_bytes(foreign_model())
     given = str(tmp_path / "m.model")

@@ -1,6 +1,7 @@
 """Arrays in place of source lines: what is read, how it is kept, what is refused."""
 
 import dataclasses
+import io
 import pickle
 from pathlib import Path
 from typing import Any
@@ -168,10 +169,23 @@ class _Trap:
         return (pytest.fail, ("a pickle was run",))
 
 
+def _header(shape: tuple[int, ...]) -> bytes:
+    text = io.BytesIO()
+    described = {"descr": "<f4", "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(text, described)
+    return text.getvalue()
+
+
 @pytest.mark.parametrize(
     "content",
-    [b"", b"three hundred", pickle.dumps(_Trap()), b"\x93NUMPY\x01\x00\x05\x00junk\n"],
-    ids=["empty", "text", "pickle", "header"],
+    [
+        b"",
+        b"three hundred",
+        pickle.dumps(_Trap()),
+        b"\x93NUMPY\x01\x00\x05\x00junk\n",
+        _header((2**62, 2**62)),
+    ],
+    ids=["empty", "text", "pickle", "header", "size"],
 )
 def test_a_file_that_is_no_array(tmp_path, content):
     (tmp_path / "x.npy").write_bytes(content)

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import yaml
 from safetensors.numpy import load_file
 from support import marian_case as case
 from support.calls import error
@@ -20,9 +21,10 @@ from transformer import config, models, objective
 from transformer.cli import main as cli
 from transformer.config import UserError
 from transformer.data import tokenizers
-from transformer.formats import ctranslate2
+from transformer.formats import card, ctranslate2
 from transformer.formats.exporting import check_quantization, export
 from transformer.formats.incoming import import_model
+from transformer.run import folder
 from transformer.translate import Translator, load
 
 PAIRS = [
@@ -289,6 +291,14 @@ def test_quantizations_belong_to_formats():
     check_quantization("ctranslate2", "int8")
     with pytest.raises(UserError, match="float16 or bfloat16 with --to=huggingface"):
         check_quantization("huggingface", "int8")
+
+
+def test_the_card_s_languages_are_texts(run):
+    settings = folder.read_settings(run)
+    data = dataclasses.replace(settings.data, source_language="no", target_language="1")
+    text = card.text(dataclasses.replace(settings, data=data), "x", {}, [])
+    front = yaml.safe_load(text.split("---")[1])
+    assert front["language"] == ["no", "1"] and "from no to 1" in text
 
 
 def test_the_command_exports_whole_or_not_at_all(run, tmp_path, capsys):

@@ -193,6 +193,12 @@ def halve(arrays: dict[str, np.ndarray]) -> None:
     arrays[name] = arrays[name][:7]
 
 
+def few_of_two_billion_rows(place: Path) -> None:
+    change_json(place, "config.json", max_position_embeddings=2 * 10**9)
+    table = {"model.encoder.embed_positions.weight": np.zeros((4, 10), np.float32)}
+    change_arrays(place, lambda arrays: arrays.update(table))
+
+
 BAD: dict[str, tuple[Any, str]] = {
     "pickle": (only_a_pickle, "a pickle, which may run any code and is not opened"),
     "no arrays": (lambda p: (p / "model.safetensors").unlink(), "model.safetensors"),
@@ -253,6 +259,32 @@ BAD: dict[str, tuple[Any, str]] = {
         ),
         "finite numbers in source_embedding",
     ),
+    "depth": (
+        lambda p: change_json(p, "config.json", encoder_layers=10**9),
+        r"arrays for 1,000,000,000 \+ 1 layers, got the",
+    ),
+    "rows": (
+        few_of_two_billion_rows,
+        r"source_positions of shape \(2000000000, 10\)",
+    ),
+    "kind of activation": (
+        lambda p: change_json(p, "config.json", activation_function=["swish"]),
+        "expected activation_function of",
+    ),
+    "kind of dropout": (
+        lambda p: change_json(p, "config.json", dropout="much"),
+        "a number of 0 or more for dropout, got 'much'",
+    ),
+    "nested": (
+        lambda p: (p / "config.json").write_text("[" * 100_000),
+        "config.json: expected JSON",
+    ),
+    "shards": (
+        lambda p: (p / "model.safetensors.index.json").write_text(
+            '{"weight_map": {"a": 1}}'
+        ),
+        "a file name for each array in weight_map",
+    ),
     "two tables": (
         lambda p: change_arrays(
             p, lambda x: x.update({"lm_head.weight": x["model.shared.weight"] + 1})
@@ -283,6 +315,16 @@ BAD_NPZ: dict[str, tuple[dict[str, Any], str]] = {
         'transformer-decoder-autoreg: "self-attention", got rnn',
     ),
     "depth": ({"dec-depth": 2}, "an array for decoder_1.self_attention.query.kernel"),
+    "layers": ({"enc-depth": 10**9}, r"arrays for 1,000,000,000 \+ 1 layers"),
+    "beam": ({"beam-size": "wide"}, "a number of 0 or more for beam-size, got 'wide'"),
+    "penalty": ({"normalize": [1]}, "a number of 0 or more for normalize"),
+    "dropout": ({"transformer-dropout": -0.1}, "0 or more for transformer-dropout"),
+    "activation": (
+        {"transformer-ffn-activation": ["relu"]},
+        "transformer-ffn-activation of relu, swish, gelu",
+    ),
+    "nested": ({"comment": [[[[[]]]]]}, "got nested ones or an alias"),
+    "alias": ({"a": (one := ["x"]), "b": one}, "got nested ones or an alias"),
     "no number": ({"dim-emb": "ten"}, "a number above 0 for dim-emb, got ten"),
 }
 

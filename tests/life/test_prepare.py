@@ -381,3 +381,21 @@ def test_another_run_finishes_first(
     prepared = prepare(make_config(), tmp_path)
     assert len(prepared.corpora["train"]) == 300
     assert list(tmp_path.iterdir()) == [prepared.folder]
+
+
+def test_another_run_finishes_first_with_other_data(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = str(tmp_path / "shared")
+    theirs = make_config(data_prepared=shared, data_train_pairs=200)
+
+    def meanwhile(line: str) -> None:
+        if line.startswith("validation:"):
+            with monkeypatch.context() as patch:
+                pid = os.getpid()
+                patch.setattr(os, "getpid", lambda: pid + 1)
+                prepare(theirs, tmp_path)
+
+    with pytest.raises(UserError, match="data.train_pairs: 200 -> 300; set them back"):
+        prepare(make_config(data_prepared=shared), tmp_path, meanwhile)
+    assert len(prepare(theirs, tmp_path).corpora["train"]) == 200

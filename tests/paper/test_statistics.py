@@ -1,5 +1,6 @@
 """Statistics against figures of textbooks, scipy's own tests and hand counts."""
 
+import functools
 import math
 
 import numpy as np
@@ -182,6 +183,22 @@ def test_seeds_needed_are_cohen_s(effect, needed):
     assert seeds_needed(-effect / 4, 0.25, "worse", 0.0) == needed
     # Beyond a margin of 1 the same of what is above it.
     assert seeds_needed(1 + effect, 1.0, "same", 1.0) == needed
+
+
+def test_a_stricter_level_needs_more_seeds_only_to_contradict():
+    def power(n):
+        bound = stats.t.ppf(1 - 0.01 / 2, 2 * n - 2)
+        return 1 - stats.nct.cdf(bound, 2 * n - 2, 0.8 * math.sqrt(n / 2))
+
+    assert power(38) < statistics.POWER <= power(39)
+    assert seeds_needed(-0.8, 1.0, "worse", 0.0, refute=0.01) == 39
+    assert seeds_needed(1.8, 1.0, "same", 1.0, refute=0.01) == 39
+    assert seeds_needed(0.8, 1.0, "worse", 0.0, refute=0.01) == 26
+    near = functools.partial(seeds_needed, 0.1, 1.0, "same", 1.0)
+    assert near(refute=0.01) == near()
+    few = judge([1.0, 1.3], [1.9, 1.2], "worse", 0.0, refute=0.01)
+    usual = judge([1.0, 1.3], [1.9, 1.2], "worse", 0.0)
+    assert (few.more or 0) > (usual.more or 0) > 0
 
 
 def test_seeds_needed_by_simulation():

@@ -170,6 +170,8 @@ def test_trees_are_scored_by_f1(tmp_path, monkeypatch, capsys):
             ["--workdir=good,good"],
             "expected each folder once, got good,good",
         ),
+        (["--workdir=good,good/"], "expected each folder once, got good,good/"),
+        (["--workdir=good,"], "which has an empty one; leave out the comma"),
         (
             ["--workdir=empty"],
             "expected results with sources, got none that has",

@@ -7,6 +7,7 @@ from support.configs import base
 
 from transformer import config
 from transformer.config import UserError
+from transformer.files import sealed
 from transformer.run import folder
 
 SETTINGS = base()
@@ -125,6 +126,15 @@ def test_a_run_is_finished_when_it_was_measured_as_asked(tmp_path, changes, fini
     text = (tmp_path / "results.json").read_text()
     (tmp_path / "results.json").write_text(text.replace("bleu", "blue"))
     assert not folder.is_finished(tmp_path, SETTINGS)
+
+
+def test_results_of_another_search_are_kept_beside(tmp_path):
+    for beam in (4, 4, 1):
+        folder.write_results(tmp_path, results(beam=beam), usual=True)
+    now, before = sorted((tmp_path / "results").iterdir(), key=lambda x: len(x.name))
+    assert "_beam4_alpha0.6_" in before.name
+    assert [sealed.read_json(one, "")["beam"] for one in (now, before)] == [1, 4]
+    assert folder.read_results(tmp_path)["beam"] == 1
 
 
 def test_reports_stay_strict_about_what_a_run_may_change():

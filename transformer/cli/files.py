@@ -38,8 +38,11 @@ def writable(workdir: Path, flag: str = "workdir") -> Path:
 
 
 def folders(text: str, flag: str) -> list[Path]:
-    """Return the folders of a flag that takes several, separated by commas."""
-    parts = text.split(",")
+    """Return the folders of a flag that takes several, separated by commas.
+
+    The name of one may have a comma in it.
+    """
+    parts = [text] if Path(text).is_dir() else text.split(",")
     if not all(parts):
         # Path("") is the working folder, and so would be all runs below it.
         raise UserError(

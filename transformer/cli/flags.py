@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from absl import flags
 
-from transformer.config import Check, UserError, type_and_checks
+from transformer.config import UTF8, Check, UserError, type_and_checks
 from transformer.metrics.measures import VARIANTS
 from transformer.search import Search
 
@@ -146,22 +146,22 @@ class Command:
         }
 
 
-_TEXT = Check(lambda x: x and "\0" not in x, "some text")
+_TEXT = [Check(lambda x: x and "\0" not in x, "some text"), UTF8]
 
 
 def text_flag(help_: str, default: str | None = None) -> Flag:
     """Return a flag of text."""
-    return Flag(str, default, help_, [_TEXT])
+    return Flag(str, default, help_, _TEXT)
 
 
 def file_flag(help_: str) -> Flag:
     """Return a flag that names a file to read."""
-    return Flag(str, None, help_, [_TEXT], reads=True)
+    return Flag(str, None, help_, _TEXT, reads=True)
 
 
 def folder_flag(help_: str) -> Flag:
     """Return a flag that names a folder to write into."""
-    return Flag(str, None, help_, [_TEXT], folder=True)
+    return Flag(str, None, help_, _TEXT, folder=True)
 
 
 def count_flag(

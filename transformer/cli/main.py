@@ -49,6 +49,8 @@ def main(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return 141
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return _complain(f"{error}; choose a shorter one", 2)
         if error.errno not in _NO_ROOM:
             raise
         return _complain(f"{error}; make room or choose another folder", 2)

@@ -6,6 +6,7 @@ nothing else is ever passed around, so a wrong name fails where it is written.
 """
 
 from transformer.config.checks import (
+    UTF8,
     Check,
     Convolution,
     LengthPenalty,
@@ -52,6 +53,7 @@ __all__ = [
     "PATHS",
     "MODELS",
     "NEWER",
+    "UTF8",
     "Batch",
     "ByteNet",
     "Check",

@@ -27,6 +27,9 @@ Number = TypeVar("Number", int, float)
 # On a device numbers are float32, and what is counted is int32.
 _FINITE = Check(lambda x: abs(x) < 2.0**128, "a finite number of float32")
 _COUNTED = Check(lambda x: isinstance(x, float) or x < 2**31, "less than 2^31")
+# What the system gives of other bytes are lone surrogates.
+UTF8 = Check(lambda x: not re.search("[\ud800-\udfff]", x), "text in UTF-8")
+_OF_ALL = {float: [_FINITE], str: [UTF8]}
 Positive = Annotated[
     Number, Check(lambda x: x > 0, "a number greater than 0"), _COUNTED
 ]
@@ -55,6 +58,13 @@ Symbols = Annotated[
         _are_symbols,
         "different symbols joined by commas, without white space, none of "
         + ", ".join(SPECIAL),
+    ),
+]
+Language = Annotated[
+    str,
+    Check(
+        lambda x: x.isprintable() and not {"/", "\\"} & {*x},
+        "the end of a file name, such as en, without / and \\",
     ),
 ]
 # It may be that of a folder, as in an ablation.
@@ -116,7 +126,7 @@ def type_and_checks(hint: Any) -> tuple[type, list[Check]]:
         inner, *notes = typing.get_args(hint)
         kind, checks = type_and_checks(inner)
         return kind, [note for note in notes if isinstance(note, Check)] + checks
-    return hint, [_FINITE] if hint is float else []
+    return hint, _OF_ALL.get(hint, [])
 
 
 def refuse(key: str, expected: str, got: Any) -> NoReturn:

@@ -12,6 +12,7 @@ from transformer.config.checks import (
     Decay,
     Digits,
     Grid,
+    Language,
     LengthPenalty,
     Name,
     NotNegative,
@@ -36,8 +37,8 @@ class Data:
     dir: str  # folder of the files, or the data_dir of tensorflow_datasets
     # tfds: the builder, "wmt14_translate/de-en"; parquet: "" or two columns, "src,ref"
     name: str
-    source_language: str
-    target_language: str
+    source_language: Language
+    target_language: Language
     # File stems or tfds splits, several joined by "+"; of files "ep*2#<ep>+news", the
     # first twice and with a tag. Of the others also "sacrebleu:wmt14/full".
     train: str

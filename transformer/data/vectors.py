@@ -38,6 +38,17 @@ def in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
     return found
 
 
+# What numpy raises for the header of a damaged file, and for the size it tells.
+_NO_ARRAY = (
+    ArithmeticError,
+    EOFError,
+    MemoryError,
+    TypeError,
+    ValueError,
+    tokenize.TokenError,
+)
+
+
 def read(path: pathlib.Path, features: int = 0) -> np.ndarray:
     """Read an array of frames x features.
 
@@ -56,7 +67,7 @@ def read(path: pathlib.Path, features: int = 0) -> np.ndarray:
             array = np.lib.format.read_array(file, allow_pickle=False)
     except OSError as error:
         _refuse(path, str(error.strerror or error))
-    except (ValueError, TypeError, EOFError, MemoryError, tokenize.TokenError) as error:
+    except _NO_ARRAY as error:
         _refuse(path, (str(error).splitlines() or ["something else"])[0])
     return checked(array, path, features)
 

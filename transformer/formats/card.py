@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +12,8 @@ from transformer.config import Config
 
 _CARD = """---
 language:
-- {source}
-- {target}
+- {source_text}
+- {target_text}
 library_name: {library}
 pipeline_tag: translation
 ---
@@ -38,9 +39,13 @@ def text(
       results: of its evaluation, empty where there was none.
       notes: what a user of the folder has to know, a sentence each.
     """
+    source, target = settings.data.source_language, settings.data.target_language
     return _CARD.format(
-        source=settings.data.source_language,
-        target=settings.data.target_language,
+        source=source,
+        target=target,
+        # To YAML, no is a truth value and 1 a number.
+        source_text=json.dumps(source, ensure_ascii=False),
+        target_text=json.dumps(target, ensure_ascii=False),
         library=library,
         name=settings.name,
         version=transformer.__version__,

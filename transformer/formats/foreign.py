@@ -90,6 +90,31 @@ def ours(
     return found
 
 
+def check_depth(
+    place: object, layers: int, depth: int, stored: Mapping[str, np.ndarray]
+) -> None:
+    """See that a file may have so many layers, before their names are listed.
+
+    Raises:
+      UserError: if there are fewer arrays.
+    """
+    if layers + depth > len(stored):
+        got = f"the {len(stored):,} arrays of the file"
+        refuse(place, f"arrays for {layers:,} + {depth:,} layers", got)
+
+
+def number(place: object, values: Mapping[str, Any], key: str, absent: float) -> float:
+    """Return a finite number, 0 or more, of a file's settings.
+
+    Raises:
+      UserError: for anything else.
+    """
+    value = values.get(key, absent)
+    if type(value) not in (int, float) or not 0 <= value < 2**31:
+        refuse(place, f"a number of 0 or more for {key}", repr(value)[:60])
+    return value
+
+
 def shape(name: Name, c: config.Transformer, size: int) -> tuple[int, ...]:
     """Return the shape that a parameter has to have, a matrix (I, O).
 

@@ -27,8 +27,10 @@ from transformer.formats.foreign import (
     EPSILON,
     Foreign,
     check,
+    check_depth,
     digest,
     marian_vocabulary,
+    number,
     ours,
     post_norm,
     refuse,
@@ -115,11 +117,12 @@ def _keys(
     if width % heads or width % 2:
         refuse(place, f"an even d_model, a multiple of {heads} heads", width)
     name = settings.get("activation_function", "gelu")
-    if name not in _ACTIVATIONS:
+    if not isinstance(name, str) or name not in _ACTIVATIONS:
         refuse(place, f"activation_function of {', '.join(_ACTIVATIONS)}", name)
     shared = settings.get("share_encoder_decoder_embeddings", True)
     tied = settings.get("tie_word_embeddings", True)
     layers, depth = one("encoder_layers"), one("decoder_layers")
+    check_depth(place, layers, depth, stored)
     rows = one("max_position_embeddings")
     positions: dict[str, Any] = {}
     if not _are_sinusoids(stored, rows, width):
@@ -133,7 +136,7 @@ def _keys(
         heads=heads,
         d_k=width // heads,
         d_v=width // heads,
-        dropout=float(settings.get("dropout", 0.1)),
+        dropout=float(number(place, settings, "dropout", 0.1)),
         tying="three" if shared else "two" if tied else "none",
         **positions,
     )
@@ -144,12 +147,11 @@ def _are_sinusoids(stored: Mapping[str, np.ndarray], rows: int, width: int) -> b
     tables = [
         x for name, x in stored.items() if name.endswith("embed_positions.weight")
     ]
+    # Before any is computed: the rows are what the file says.
+    if any(table.shape != (rows, width) for table in tables) or not tables:
+        return not tables
     plain = halved(np.asarray(POSITIONS["sinusoidal"](rows, width)), 1)
-    same = [
-        table.shape == plain.shape and abs(table - plain).max() <= _SINUSOIDS
-        for table in tables
-    ]
-    return all(same)
+    return all(abs(table - plain).max() <= _SINUSOIDS for table in tables)
 
 
 def _check_numbers(
@@ -183,7 +185,10 @@ def _stored(folder: Path) -> tuple[Arrays, dict[str, str]]:
     index = folder / "model.safetensors.index.json"
     paths = [folder / "model.safetensors"]
     if index.is_file():
-        shards = set(_json(index).get("weight_map", {}).values())
+        shards = _json(index).get("weight_map", {})
+        shards = {*shards.values()} if isinstance(shards, dict) else {None}
+        if not all(isinstance(name, str) for name in shards):
+            refuse(index, "a file name for each array in weight_map", "others")
         paths = [folder / Path(name).name for name in sorted(shards)]
     missing = [path for path in paths if not path.is_file()]
     if missing and list(folder.glob("pytorch_model*.bin")):
@@ -258,7 +263,9 @@ def _search(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     beams, power = given.get("num_beams"), given.get("length_penalty")
     return {
         "beam": beams if isinstance(beams, int) and beams > 0 else 4,
-        "alpha": float(power) if isinstance(power, int | float) and power > 0 else 1.0,
+        "alpha": float(power)
+        if isinstance(power, int | float) and 0 < power < 100
+        else 1.0,
     }
 
 
@@ -274,7 +281,7 @@ def _json(path: Path) -> dict[str, Any]:
         values = json.loads(path.read_bytes())
     except OSError as error:
         refuse(path, "a file that can be read", error.strerror)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         refuse(path, "JSON", error)
     if not isinstance(values, dict):
         refuse(path, "a JSON object", type(values).__name__)

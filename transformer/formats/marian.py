@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,10 @@ from transformer.formats.arrays import rows_of
 from transformer.formats.foreign import (
     Foreign,
     check,
+    check_depth,
     digest,
     marian_vocabulary,
+    number,
     ours,
     post_norm,
     refuse,
@@ -40,6 +42,7 @@ _FIXED: dict[str, Any] = {
     "factors-combine": "sum",
 }
 _BESIDE = ("vocab.yml", "vocab.json")  # the number of each piece
+_DEEPEST = 4  # lists within lists of settings
 _UNREAD = ("transformer-aan-depth", "factors-combine")  # of other decoders
 
 
@@ -73,8 +76,8 @@ def load(path: Path) -> Foreign:
         ours(model, given, rows),
         vocabulary,
         {
-            "beam": int(settings.get("beam-size", 6)),
-            "alpha": float(settings.get("normalize", 1.0)) or 1.0,
+            "beam": int(number(path, settings, "beam-size", 6)),
+            "alpha": float(number(path, settings, "normalize", 1.0)) or 1.0,
         },
         {},
         512,
@@ -105,13 +108,27 @@ def _yaml(path: Path, text: str, texts: bool = False) -> dict[str, Any]:
     # Neither makes objects; those in C are 10 times as fast.
     safe = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     plain = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+    loader = plain if texts else safe
     try:
-        values = yaml.load(text, plain if texts else safe)
-    except yaml.YAMLError as error:
+        _check_flat(path, yaml.parse(text, loader))
+        values = yaml.load(text, loader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         refuse(path, "YAML", str(error).splitlines()[0])
     if not isinstance(values, dict):
         refuse(path, "settings by name in YAML", type(values).__name__)
     return values
+
+
+def _check_flat(path: Path, events: Iterable[Any]) -> None:
+    """Refuse what overflows the parser's stack, or grows when it is written out."""
+    import yaml
+
+    depth = 0
+    for event in events:
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST or isinstance(event, yaml.AliasEvent):
+            refuse(path, "settings and lists in YAML", "nested ones or an alias")
 
 
 def _beside(path: Path) -> Path:
@@ -144,7 +161,7 @@ def _keys(
     if width % heads or width % 2:
         refuse(path, f"an even dim-emb, a multiple of {heads} heads", width)
     name = settings.get("transformer-ffn-activation", "swish")
-    if name not in _ACTIVATIONS:
+    if not isinstance(name, str) or name not in _ACTIVATIONS:
         wanted = ", ".join(_ACTIVATIONS)
         refuse(path, f"transformer-ffn-activation of {wanted}", name)
     if settings.get("transformer-postprocess", "dan") not in ("dan", "da", "an"):
@@ -153,7 +170,8 @@ def _keys(
     if not settings.get("tied-embeddings-all"):
         refuse(path, "tied-embeddings-all: true", "other tables")
     layers, depth = one("enc-depth"), one("dec-depth")
-    dropout = float(settings.get("transformer-dropout", 0.1))
+    check_depth(path, layers, depth, stored)
+    dropout = float(number(path, settings, "transformer-dropout", 0.1))
     return post_norm(
         layers=layers,
         decoder_layers=0 if depth == layers else depth,

@@ -227,21 +227,25 @@ def judge(
     """
     over_seeds = decide(welch(first, second), relation, margin, refute)
     if over_seeds == "open":
-        return _more_seeds(first, second, relation, margin)
+        return _more_seeds(first, second, relation, margin, refute)
     if sentences is None or decide(sentences, relation, margin, refute) == over_seeds:
         return Verdict(over_seeds)
     return Verdict("not enough sentences")
 
 
 def _more_seeds(
-    first: Sequence[float], second: Sequence[float], relation: Relation, margin: float
+    first: Sequence[float],
+    second: Sequence[float],
+    relation: Relation,
+    margin: float,
+    refute: float,
 ) -> Verdict:
     fewest = min(len(first), len(second))
     if fewest < 2:
         return Verdict("not enough seeds", 2 - fewest, least=True)
     deviation = math.sqrt((np.var(first, ddof=1) + np.var(second, ddof=1)) / 2)
     value = float(np.mean(first) - np.mean(second))
-    needed = seeds_needed(value, deviation, relation, margin)
+    needed = seeds_needed(value, deviation, relation, margin, refute)
     more = None if needed is None else max(needed - fewest, 1)
     return Verdict("not enough seeds", more)
 
@@ -271,13 +275,18 @@ def judge_printed(values: Sequence[float], printed: float, margin: float) -> Ver
 
 
 def seeds_needed(
-    value: float, deviation: float, relation: Relation, margin: float
+    value: float,
+    deviation: float,
+    relation: Relation,
+    margin: float,
+    refute: float = LEVEL,
 ) -> int | None:
     """Return the least n of each row at which a test would decide.
 
     The power is that of the t-test with 2n - 2 degrees of freedom and error
     ``deviation * sqrt(2 / n)``, if difference and deviation are as observed. With t'
-    the noncentral t distribution and c = t(.975):
+    the noncentral t distribution and c = t(.975), or t(1 - refute / 2) where the
+    difference speaks against the claim:
 
     * worse: ``P(t'(|value| / error) > c)``;
     * same, and |value| beyond the margin: the same of ``|value| - margin``;
@@ -290,6 +299,7 @@ def seeds_needed(
       deviation: over seeds, of one row.
       relation: what is claimed.
       margin: that "same" allows.
+      refute: as for ``decide``.
 
     Returns:
       The least n from 2 with ``POWER``; None if it is above ``MOST_SEEDS``.
@@ -300,9 +310,10 @@ def seeds_needed(
     error = max(deviation, 1e-12) * np.sqrt(2 / n)
     freedom, size = 2 * n - 2, abs(value)
     if relation == "worse":
-        power = _power(size / error, freedom, LEVEL / 2)
+        level = LEVEL if value > 0 else refute
+        power = _power(size / error, freedom, level / 2)
     elif size >= margin:
-        power = _power((size - margin) / error, freedom, LEVEL / 2)
+        power = _power((size - margin) / error, freedom, refute / 2)
     else:
         near, far = (margin - size) / error, (margin + size) / error
         power = _power(near, freedom, LEVEL) + _power(far, freedom, LEVEL) - 1

@@ -181,16 +181,30 @@ def results_path(workdir: Path, split: str, averaged: Sequence[int]) -> Path:
 def write_results(workdir: Path, results: Mapping[str, Any], usual: bool) -> Path:
     """Write the results of an evaluation, the usual one of the run's end also beside.
 
+    Those of the same checkpoints by another search, as the run had it before, are kept
+    under a name that tells it.
+
     Returns:
       The path of results.json, or of the file in ``results`` of another evaluation.
     """
     path = results_path(workdir, results["split"], results["averaged_steps"])
     path.parent.mkdir(exist_ok=True)
+    _keep_other_search(path, results)
     sealed.write_json(path, results)
     if usual:
         path = workdir / "results.json"
         sealed.write_json(path, results)
     return path
+
+
+def _keep_other_search(path: Path, results: Mapping[str, Any]) -> None:
+    try:
+        old = sealed.read_json(path, "")
+    except UserError:  # none, or damaged
+        return
+    if any(old.get(key) != results.get(key) for key in _SEARCH):
+        search = "_".join(f"{key}{old.get(key)}" for key in _SEARCH)
+        os.replace(path, path.with_name(f"{path.stem}_{search}.json"))
 
 
 def read_results(workdir: Path) -> dict[str, Any]:

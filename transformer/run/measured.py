@@ -43,6 +43,11 @@ class Measured:
     def test_set(self) -> dict[str, Any]:
         """How many sentences the test set has, and the SHA-256 of its two sides."""
         kept = self.results.get("kept", {})
+        if kept and "lines" not in kept:
+            raise UserError(
+                f"{self.folder}: expected results that tell their test set, got those "
+                "of a row of Table 3, which do not; use --results for such"
+            )
         if kept:
             return {key: kept[key] for key in ("lines", "sources", "references")}
         sides = {"sources": self.sources, "references": self.references}

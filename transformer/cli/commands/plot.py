@@ -8,7 +8,7 @@ from typing import Any
 
 from absl import flags
 
-from transformer.cli.files import picture_form, reading, trained, write
+from transformer.cli.files import folders, picture_form, reading, trained, write
 from transformer.cli.flags import (
     FLAGS,
     Command,
@@ -43,7 +43,7 @@ def run(values: flags.FlagValues) -> int:
     elif values.what == "smoothing":
         drawn = curves.smoothing(values.smoothing, values.ids)
     elif values.what == "curves":
-        drawn = curves.curves(list(map(Path, _folders(values))))
+        drawn = curves.curves(_folders(values))
     elif values.what == "positions":
         learned = None if values.workdir is None else _loaded(values)
         drawn = curves.positions(values.length, width, learned)
@@ -64,14 +64,13 @@ def _by_length(values: flags.FlagValues) -> int:
             f"--edges: expected numbers that grow, such as 10,20; got {values.edges}; "
             "change it"
         )
-    if len(set(workdirs)) < len(workdirs):
+    if len({place.resolve() for place in workdirs}) < len(workdirs):
         raise UserError(
             f"--workdir: expected each folder once, got {values.workdir}; change it"
         )
     from transformer.pictures import by_length
 
-    folders = list(map(Path, workdirs))
-    content, table = by_length.show(folders, form, edges, values.variant)
+    content, table = by_length.show(workdirs, form, edges, values.variant)
     write(values.output, content)
     if form in FORMS:
         write(None, markdown(table))
@@ -102,10 +101,10 @@ def _even_width(values: flags.FlagValues) -> int:
     return width
 
 
-def _folders(values: flags.FlagValues) -> list[str]:
+def _folders(values: flags.FlagValues) -> list[Path]:
     if values.workdir is None:
         raise UserError(f"plot --what={values.what}: expected --workdir; add it")
-    return values.workdir.split(",")
+    return folders(values.workdir, "workdir")
 
 
 def _loaded(values: flags.FlagValues) -> Any:

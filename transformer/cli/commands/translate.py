@@ -10,7 +10,7 @@ from typing import Any
 
 from absl import flags
 
-from transformer.cli.files import is_typed, reading, trained, writing
+from transformer.cli.files import folders, is_typed, reading, trained, writing
 from transformer.cli.flags import (
     HOSTS,
     PROCESSES,
@@ -60,9 +60,7 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _workdirs(values: Any) -> list[Path]:
-    """Return the folders of one run or several; a name may have a comma in it."""
-    named = values.workdir
-    return [Path(x) for x in ([named] if Path(named).is_dir() else named.split(","))]
+    return folders(values.workdir, "workdir")
 
 
 def _demanded(values: Any) -> dict[str, Any]:

@@ -78,7 +78,7 @@ class Parquet:
                 for batch in file.iter_batches(_ROWS, columns=list(columns)):
                     sources, targets = (_texts(batch, column) for column in columns)
                     yield from zip(sources, targets, strict=True)
-            except (OSError, pyarrow.ArrowException) as error:
+            except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
                 raise _damaged(path, error) from None
 
     def _columns(self, path: pathlib.Path, schema: Any) -> tuple[str, str]:

@@ -48,6 +48,11 @@ class Text:
                 )
             return existing(split, names[0]), existing(split, names[1])
         stem = pathlib.Path(self.data.dir) / part
+        if not stem.name:
+            raise UserError(
+                f"data.{split}: expected file stems such as {split}, got {part!r}, "
+                "which names none; change it"
+            )
         languages = self.data.source_language, self.data.target_language
         source, target = (
             existing(split, plain, plain.with_name(plain.name + ".gz"))

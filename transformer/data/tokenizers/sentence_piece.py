@@ -19,6 +19,7 @@ from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
 
 # sentencepiece holds its training text in memory: this many pairs take 1.2 GB.
 TRAINING_PAIRS = 500_000
+_LONGEST = 4192  # bytes: its max_sentence_length
 SPELLED = {PAD: "", UNK: " \u2047 ", BOS: "", EOS: ""}  # what special ids spell
 
 
@@ -299,6 +300,7 @@ def _train(texts: Iterable[str], tokenizer: config.Tokenizer) -> SentencePiece:
             bos_id=BOS,
             eos_id=EOS,
             user_defined_symbols=_symbols(tokenizer),
+            max_sentence_length=_LONGEST,
             minloglevel=3,
         )
     except RuntimeError as error:
@@ -316,7 +318,14 @@ def _training_error(error: RuntimeError, size: int) -> Exception:
         )
     if "sentences_.empty()" in message:
         return UserError(
-            "data.train: expected text to train sentencepiece, got none; give sentences"
+            "data.train: expected text to train sentencepiece, got none in lines of at "
+            f"most {_LONGEST:,} bytes, which alone it reads; give sentences"
+        )
+    if "insert_id(" in message:
+        least = len(SPECIAL) + 1
+        return UserError(
+            f"tokenizer.vocab_size: expected at least {least}, as {least - 1} pieces "
+            f"are special, got {size}; raise it"
         )
     if needed := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return UserError(
