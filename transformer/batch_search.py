@@ -61,7 +61,8 @@ class BatchSearch:
           UserError: if the search does not fit into memory.
         """
         extra = self._settings.decode.extra_tokens
-        # EOS is no part of the input's length. Empty rows may stop at once.
+        # EOS, which vectors have not, is no part of the input's length. Empty rows may
+        # stop at once.
         longest, given = source.shape[1], np.zeros(len(source), int)
         if prefix is not None:
             longest, given = (
@@ -69,7 +70,7 @@ class BatchSearch:
                 (prefix != PAD).sum(1),
             )
         real = marks(source) != PAD
-        longer = np.maximum(real.sum(1) - 1, given)
+        longer = np.maximum(real.sum(1) - (source.ndim == 2), given)
         limits = np.where(real.any(1), longer + extra, 1)
         padded = np.zeros(len(source), np.uint32)
         padded[: len(numbers)] = numbers

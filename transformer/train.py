@@ -298,19 +298,21 @@ class _Loop:
         run, meter = self._run, self.meter
         total = run.settings.train.steps
         first = done = int(state.step)
-        stopped = False
+        stopped = over = False
         rows = functools.partial(parallel.local_rows, run.mesh)
         due = _Due(run.settings, run.mesh, done)
         begun: list[ahead.Future] = []
         pace = Pace(total, lambda: all(x.done() for x in begun), self._records.log_line)
         for step, parts in feed(run.plan, done, total, rows):
+            self._course = self._course_at(step)
             if why := self._course.over(run.settings):
                 run.log(f"ended at step {done:,}: {why}")
+                over = True
                 break
             placed = [parallel.place_rows(run.mesh, part) for part in parts]
             if not train_step.wait(placed, self._signals.decisive):
                 break
-            state, metrics = train_step(self._lowered(state, step), *placed)
+            state, metrics = train_step(self._lowered(state), *placed)
             meter.read()  # the step before, while this one is computed
             done = step + 1
             meter.add(done, metrics)
@@ -318,31 +320,36 @@ class _Loop:
                 meter.read()
                 begun += train_step.begin(run.shapes(first, total))
             pace.stepped(done)
-            if self._validate_and_save(state, done, due):
+            validate, save = due(done)
+            if validate or save:
+                if self._validate_and_save(state, done, validate, save):
+                    due.saved(done)
                 pace.restart()
             if stopped := self._stopped():
                 break
         if stopped or self._stopped():
             self._stop(state, done, due)
             return False
+        if over and due.last != done:  # the end is validated and kept, wherever it is
+            self._validate_and_save(state, done, True, True)
         return True
 
-    def _lowered(self, state: State, step: int) -> State:
-        """Return the state with the learning rate's factor of a step."""
-        settings, plan = self._run.settings, self._run.plan
+    def _course_at(self, step: int) -> Course:
+        plan, rule = self._run.plan, self._run.settings.optimizer
+        return self._course.at(step * plan.lengths / plan.per_epoch, rule)
+
+    def _lowered(self, state: State) -> State:
+        """Return the state with the learning rate's factor of its next step."""
         if state.factor is None:
             return state
-        epochs = step * plan.lengths / plan.per_epoch
-        self._course = self._course.at(epochs, settings.optimizer)
         factor = np.float32(self._course.factor)
         return state._replace(factor=jax.device_put(factor, state.factor.sharding))
 
-    def _validate_and_save(self, state: State, done: int, due: _Due) -> bool:
-        """Do what is due after a step, if anything; tell whether there was."""
+    def _validate_and_save(
+        self, state: State, done: int, validate: bool, save: bool
+    ) -> bool:
+        """Do what is due after a step; tell whether it was saved."""
         run = self._run
-        validate, save = due(done)
-        if not (validate or save):
-            return False
         self.meter.read()
         found = validation.measure(
             run.settings,
@@ -356,14 +363,14 @@ class _Loop:
             self.meter.validated(done, found.metrics)
             rule = run.settings.optimizer
             self._course = self._course.validated(found.value, rule)
-            log = self._records.log_line
-            validation.show(run.settings, run.prepared, self._model, state.params, log)
             save = save or bool(self._course.over(run.settings))
         if save:
             self._save(state, done, found.value)
-            due.saved(done)
+        if validate:
+            log = self._records.log_line
+            validation.show(run.settings, run.prepared, self._model, state.params, log)
         self.meter.restart()
-        return True
+        return save
 
     def _save(self, state: State, done: int, value: float | None, **how: bool) -> None:
         claim = self._records.claim()

@@ -97,12 +97,12 @@ def show(
     """
     if not settings.train.show:
         return
-    pairs = list(zip(*prepared.texts("validation"), strict=True))
-    full = [pair for pair in pairs if all(map(str.strip, pair))]
+    texts, read = prepared.texts("validation"), prepared.inputs("validation")
+    pairs = list(zip(*texts, read, strict=True))
+    full = [pair for pair in pairs if all(map(str.strip, pair[:2]))]
     chosen = full[:: max(len(full) // settings.train.show, 1)][: settings.train.show]
-    sources = [source for source, _ in chosen]
-    lines = _translated(settings, prepared, model, params, sources)
-    for (source, reference), line in zip(chosen, lines, strict=True):
+    lines = _translated(settings, prepared, model, params, [x for _, _, x in chosen])
+    for (source, reference, _), line in zip(chosen, lines, strict=True):
         log(f"  source      {source}")
         log(f"  reference   {reference}")
         log(f"  translation {line}")

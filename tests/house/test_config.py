@@ -264,6 +264,26 @@ def test_no_whole_number_may_be_beyond_what_a_device_counts(key, value):
     assert error({key: value}) == said
 
 
+def test_a_rate_that_ends_a_run_before_its_first_step_is_refused():
+    keys = {"schedule": "epochs", "rate": 0.5, "decay": 0.5, "decay_every": 1.0}
+    values = {f"optimizer.{key}": x for key, x in keys.items()}
+    said = error(values | {"optimizer.least_rate": 0.3})
+    assert "optimizer.least_rate: expected at most 0.25, the rate of the first" in said
+    late = {"optimizer.decay_after": 1.0, "optimizer.least_rate": 0.5}
+    resolved = config.resolve(changed(values | late))
+    assert resolved.optimizer.least_rate == 0.5
+
+
+def test_an_optimiser_of_norms_scans_no_layers():
+    said = error({"parallel.layers": "scanned", "optimizer.name": "lamb"})
+    assert "expected auto or unrolled with optimizer.name = lamb" in said
+
+
+def test_sines_and_cosines_apart_need_two_of_each():
+    said = error({"model.positions": "sinusoidal_concat", "model.d_model": 2})
+    assert "model.d_model: expected at least 4 for sinusoidal_concat" in said
+
+
 def test_a_score_that_knows_no_distances_is_refused():
     model = config.transformer(base(**{"model.positions": "rotary"}).model)
     changes: dict[str, Any] = {"score": "additive"}

@@ -109,6 +109,35 @@ def test_epochs_lower_the_rate(tmp_path):
     np.testing.assert_allclose(halved, 0.5 * 0.5 ** np.arange(len(halved)), rtol=1e-6)
 
 
+def test_the_end_before_a_rate_that_is_too_low_is_kept(tmp_path):
+    changes = PLATEAU | {
+        "optimizer.schedule": "epochs",
+        "optimizer.warmup": 1,
+        "optimizer.decay_after": 1.0,
+        "optimizer.decay_every": 1.0,
+        "optimizer.least_rate": 0.2,
+        "train.steps": 100,
+        "train.evaluate_every": 0,
+        "train.checkpoint_every": 1000,
+    }
+    settings, said = tiny_run(tmp_path / "data", **changes), list[str]()
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    assert train.train(settings, workdir, said.append)
+    found = rates(workdir)
+    assert set(found) == {np.float32(0.5), np.float32(0.25)}  # and then .125
+    end = len(found)
+    assert f"ended at step {end}: the learning rate would be 0.125" in "".join(said)
+    assert steps_in(workdir / "checkpoints") == [end]
+    assert folder.read_results(workdir)["step"] == end
+    lines, record = lines_of(workdir), folder.read_record(workdir)
+    assert "validation_nll" in lines[-1] and record["ended"]
+    assert record["tokens"] == sum(x.get("target_tokens", 0) for x in lines)
+    before = metrics_of(workdir)
+    assert train.train(settings, workdir, ignore)  # nothing is left to do
+    assert metrics_of(workdir) == before
+
+
 @pytest.fixture(scope="module")
 def short_of_patience(tmp_path_factory) -> Any:
     """A run that ends early: its rate is so high that it soon finds nothing better."""

@@ -130,6 +130,34 @@ def test_an_evaluation_needs_the_arrays_no_more(run, settings, data, tmp_path):
     assert before["sentences"][0]["source"] == str(data / "test" / "00000.npy")
 
 
+def test_translations_that_are_shown_need_the_arrays_no_more(
+    run, settings, data, tmp_path
+):
+    workdir, moved = tmp_path / "run", data.with_name("moved")
+    shutil.copytree(run[0], workdir)
+    longer = dataclasses.replace(
+        settings.train, steps=STEPS + 2, show=1, evaluate_every=1
+    )
+    said: list[str] = []
+    data.rename(moved)
+    try:
+        c = dataclasses.replace(settings, train=longer)
+        assert train.train(c, workdir, said.append)
+    finally:
+        moved.rename(data)
+    shown = [line for line in said if line.startswith("  source ")]
+    assert len(shown) == 2 and ".npy" in shown[0]
+
+
+def test_outputs_are_as_long_as_inputs_and_what_is_allowed_beyond(run):
+    translator = load(run[0])
+    for frames in (2, 5):
+        arrays: Any = [np.zeros((frames, strips.SIZE), np.float32)] * 20
+        # Of so many that are drawn at random, some do not end by themselves.
+        found = translator.hypotheses(arrays, sample=True, temperature=1e6)
+        assert max(len(one.ids) for (one,) in found) == frames + 1  # extra_tokens
+
+
 def test_a_folder_a_file_and_a_list_of_paths_are_translated(
     run, data, tmp_path, capsys
 ):

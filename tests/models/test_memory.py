@@ -159,6 +159,12 @@ def test_layers_are_put_together_and_taken_apart_wherever_parameters_are():
     assert_identical(stacks.unstack(tuple(STACKS), apart), apart)
 
 
+def test_an_optimiser_of_norms_has_layers_apart_also_on_an_accelerator():
+    for name, scanned in (("adamw", True), ("lamb", False)):
+        c = settings("none", "auto", **{"optimizer.name": name})
+        assert models.scans_layers(c, model_of(c, TPU)) is scanned
+
+
 @pytest.mark.slow
 def test_a_run_goes_on_in_a_loop_and_its_checkpoints_stay_the_same(
     tmp_path, monkeypatch

@@ -363,6 +363,10 @@ def kept(key, rate, shape=SHAPE):
     return np.asarray(dropout.dropout(jnp.ones(shape), rate, key)) > 0
 
 
+def test_a_rate_next_to_one_is_a_share_of_32_bits():
+    assert not kept(dropout.make_key(0), 1 - 1e-11).any()
+
+
 @pytest.mark.parametrize("rate", [0.01, 0.1, 0.3, 0.5, 0.9])
 def test_dropout_rate_and_expectation(rate):
     x = normal(0, *SHAPE)

@@ -213,13 +213,57 @@ def test_any_optimiser_of_optax_is_named_as_it_is_there():
     start = jnp.ones(3)
     history, _ = run(settings, gradients, start=start)
     rule = optax.adamw(
-        lambda n: learning_rate(n + 1, D, 2), weight_decay=0.25, nesterov=True
+        lambda n: learning_rate(n + 1, D, 2),
+        **{"b1": PAPER.b1, "b2": PAPER.b2, "eps": PAPER.epsilon},
+        weight_decay=0.25,
+        nesterov=True,
     )
     params, state = start, rule.init(start)
     for gradient, after in zip(gradients, history, strict=True):
         updates, state = jax.jit(rule.update)(gradient, state, params)
         params = optax.apply_updates(params, updates)
         np.testing.assert_allclose(after, params, rtol=1e-6)
+
+
+def test_constants_of_adam_s_family_are_keys_unless_options_say_otherwise():
+    gradients = [jnp.array([1.0, -2.0]), jnp.array([0.5, 3.0])]
+
+    def moved(**changes):
+        return run(dataclasses.replace(PAPER, name="adamw", **changes), gradients)[0][1]
+
+    assert (moved(b2=0.5) != moved()).all() and (moved(epsilon=0.5) != moved()).all()
+    np.testing.assert_array_equal(moved(b1=0.5), moved(options="b1=0.5"))
+    np.testing.assert_array_equal(moved(b1=0.5, options=f"b1={PAPER.b1}"), moved())
+
+
+@pytest.mark.parametrize("name", config.ELEMENTWISE)
+def test_layers_may_be_one_array_to_it(name):
+    assert _together_and_apart(name) < 1e-6
+
+
+@pytest.mark.parametrize("name", ["lamb", "lars", "fromage", "novograd"])
+def test_layers_may_not_be_one_array_to_an_optimiser_of_norms(name):
+    assert name not in config.ELEMENTWISE and _together_and_apart(name) > 1e-3
+
+
+def _together_and_apart(name):
+    """Return how far updates of two layers differ when they are one array."""
+    rule = make_optimizer(dataclasses.replace(PAPER, name=name, warmup=1), D)
+    rng = np.random.default_rng(5)
+    # Of very different sizes, as an array's norm has to tell.
+    draws = rng.normal(size=(3, 2, 2, 3)) * np.array([1, 100]).reshape(1, 2, 1, 1)
+    params, *grads = draws.astype(np.float32)
+
+    def after(split):
+        tree, state = split(params), rule.init(split(params))
+        for gradient in grads:
+            updates, state = rule.update(split(gradient), state, tree)
+            tree = optax.apply_updates(tree, updates)
+        return np.stack(jax.tree.leaves(tree)).reshape(params.shape) - params
+
+    apart = after(lambda x: {"layer_0": x[0], "layer_1": x[1]})
+    together = after(lambda x: {"layers": x})
+    return abs(apart - together).max() / abs(apart).max()
 
 
 def test_an_optimiser_of_one_s_own_is_a_line(monkeypatch):
@@ -242,6 +286,21 @@ def test_an_optimiser_of_one_s_own_is_a_line(monkeypatch):
     [
         ({"name": "adan_w"}, "optimizer.name: expected adam or an optimiser of optax"),
         ({"name": "chain"}, "optimizer.name: expected adam or an optimiser of optax"),
+        ({"name": "scale_by_rprop"}, "optimizer.name: expected adam or an optimiser"),
+        ({"name": "lbfgs"}, "optimizer.name: expected an optimiser and options that"),
+        ({"name": "sm3"}, "optimizer.name: expected an optimiser and options that"),
+        (
+            {"name": "adamw", "options": "weight_decay='x'"},
+            "optimizer.name: expected an optimiser and options that",
+        ),
+        (
+            {"options": "learning_rate=0.1"},
+            "optimizer.options: expected options of adam, b1, ",
+        ),
+        (
+            {"name": "sgd", "options": "learning_rate=0.1"},
+            "optimizer.options: expected options of sgd, momentum",
+        ),
         ({"options": "momentum=0.9"}, "optimizer.options: expected options of adam"),
         ({"options": "b1=open('x')"}, "optimizer.options: expected NAME=VALUE"),
         ({"options": "0.9"}, "optimizer.options: expected NAME=VALUE"),
@@ -332,16 +391,19 @@ def test_a_constant_rate_after_its_warm_up():
     np.testing.assert_allclose(np.ravel(history), [-0.25, -0.75, -1.25, -1.75])
 
 
-def test_l2_adds_the_gradient_of_the_squares_of_matrices_before_clipping():
+def test_l2_adds_the_gradient_of_the_squares_of_weights_before_clipping():
     constant = dataclasses.replace(DESCENT, schedule="constant", rate=1.0)
     clipped = dataclasses.replace(constant, l2=0.25, clip_norm=2.0)
     optimizer = make_optimizer(clipped, D)
     params = {"kernel": jnp.array([[4.0]]), "bias_input": jnp.array([8.0])}
     grads = {"kernel": jnp.array([[1.0]]), "bias_input": jnp.array([4.0])}
+    params |= {"output_bias": jnp.array([9.0]), "output_gain": jnp.array([9.0])}
+    grads |= {"output_bias": jnp.zeros(1), "output_gain": jnp.zeros(1)}
     updates, _ = optimizer.update(grads, optimizer.init(params), params)
     # 1 + 2 * .25 * 4 = 3, beside 4: of norm 5, clipped to 2.
     np.testing.assert_allclose(updates["kernel"], [[-1.2]], rtol=1e-6)
     np.testing.assert_allclose(updates["bias_input"], [-1.6], rtol=1e-6)
+    assert not updates["output_bias"].any() and not updates["output_gain"].any()
 
 
 def test_frozen_parameters_have_no_gradient_no_part_in_the_norm_and_no_state():

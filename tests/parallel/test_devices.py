@@ -77,6 +77,21 @@ def test_moments_are_cut_like_their_parameter():
     assert tuple(cut.step) == tuple(adam.count) == ()
 
 
+def test_sums_that_an_optimiser_keeps_of_an_array_are_on_every_device():
+    settings = tiny(**{"optimizer.name": "adafactor", "model.d_ff": 256})
+    model = models.make(settings, 256, 256)
+    state = jax.eval_shape(functools.partial(steps.init_state, settings, model))
+    for axes, leaf in zip(
+        jax.tree.leaves(parallel.specs(model.partition, state.opt_state)),
+        jax.tree.leaves(state.opt_state),
+        strict=True,
+    ):
+        assert len(axes) == leaf.ndim
+        assert all(
+            axis is None for axis, n in zip(axes, leaf.shape, strict=True) if n == 1
+        )
+
+
 def parallel_of(**changes: Any) -> config.Parallel:
     return dataclasses.replace(base().parallel, **changes)
 

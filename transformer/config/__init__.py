@@ -47,9 +47,10 @@ from transformer.config.keys import (
     Transformer,
     transformer,
 )
-from transformer.config.values import resolve, round_up
+from transformer.config.values import ELEMENTWISE, resolve, round_up
 
 __all__ = [
+    "ELEMENTWISE",
     "PATHS",
     "MODELS",
     "NEWER",

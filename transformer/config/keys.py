@@ -255,7 +255,7 @@ class Optimizer:
     decay_after: NotNegative[float]  # epochs: so many before the first time
     decay_every: NotNegative[float]  # epochs: so many from time to time
     least_rate: NotNegative[float]  # the run ends before a lower one, 0 = it does not
-    l2: NotNegative[float]  # of the sum of squares of all matrices, added to the loss
+    l2: NotNegative[float]  # of the sum of squares of all weights, added to the loss
     clip_norm: NotNegative[float]  # global gradient norm, 0 = no clipping
     accumulation: Positive[int]  # microbatches that a batch is computed in
     frozen: Patterns  # parameters that stay as they are, "" = none

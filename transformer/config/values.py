@@ -174,6 +174,8 @@ def _check_model(config: Config) -> None:
     if not isinstance(model, Transformer):
         return
     sinusoids = ("sinusoidal", "sinusoidal_concat", "disentangled")
+    if model.positions == "sinusoidal_concat" and model.d_model < 4:
+        refuse("model.d_model", f"at least 4 for {model.positions}", model.d_model)
     if model.positions in sinusoids and model.d_model % 2:
         expected = f"an even number for {model.positions.split('_')[0]} positions"
         refuse("model.d_model", expected, model.d_model)
@@ -299,6 +301,13 @@ def _check_batch(config: Config) -> None:
 
 
 # What a schedule has no use for, with the values that say so.
+# Optimisers to which the layers of a stack may be one array; others take a norm or a
+# factor of each array, or keep less than its shape.
+ELEMENTWISE = (
+    *("adam", "adamw", "adabelief", "adadelta", "adagrad", "adamax", "adamaxw", "adan"),
+    *("amsgrad", "lion", "optimistic_gradient_descent", "radam"),
+    *("rmsprop", "sgd", "sign_sgd", "signum", "yogi"),
+)
 _UNUSED: dict[str, dict[str, float]] = {
     "inverse_sqrt": {"rate": 0.0, "decay": 1.0, "least_rate": 0.0},
     "constant": {"scale": 1.0, "step_offset": 0, "decay": 1.0, "least_rate": 0.0},
@@ -324,6 +333,11 @@ def _check_optimizer(rule: Optimizer) -> None:
         refuse("optimizer.decay", f"less than 1 with {rule.schedule}", rule.decay)
     if rule.schedule == "epochs" and not rule.decay_every:
         refuse("optimizer.decay_every", "above 0 with epochs", rule.decay_every)
+    lowered = rule.schedule == "epochs" and not rule.decay_after
+    first = rule.rate * (rule.decay if lowered else 1)
+    if rule.least_rate > first:
+        expected = f"at most {first:g}, the rate of the first step"
+        refuse("optimizer.least_rate", expected, rule.least_rate)
 
 
 def _check_validations(config: Config) -> None:
@@ -349,6 +363,10 @@ def _check_parallel(config: Config) -> None:
         refuse("parallel.how", "jit where parallel.fsdp or tensor is not 1", got)
     if spread.layers == "scanned" and config.optimizer.frozen:
         refuse("parallel.layers", "auto or unrolled with optimizer.frozen", "scanned")
+    if spread.layers == "scanned" and config.optimizer.name not in ELEMENTWISE:
+        name = config.optimizer.name
+        expected = f"auto or unrolled with optimizer.name = {name}"
+        refuse("parallel.layers", expected, "scanned")
     if spread.how == "pmap" and config.batch.lengths > 1:
         refuse("parallel.how", "jit where batch.lengths is not 1", "pmap")
 

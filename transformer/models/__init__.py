@@ -216,7 +216,8 @@ def scans_layers(settings: Config, model: Model) -> bool:
     """Say whether the layers of the model's stacks are scanned.
 
     ``parallel.layers`` "auto" scans on accelerators, where compiling takes long, but
-    not where parameters are frozen: those of a stack would be so all or none.
+    not where parameters are frozen, as those of a stack would be so all or none, nor
+    under an optimiser that treats each array as a whole.
 
     Raises:
       UserError: where it wants what the model has not.
@@ -227,7 +228,7 @@ def scans_layers(settings: Config, model: Model) -> bool:
             f"parallel.layers: expected auto or unrolled for model.kind = "
             f"{settings.model.kind}, got scanned; change it"
         )
-    if settings.optimizer.frozen:
+    if settings.optimizer.frozen or settings.optimizer.name not in config.ELEMENTWISE:
         return False
     return bool(model.stacks) and stacks.scanned(wanted, model.kind)
 

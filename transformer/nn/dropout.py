@@ -56,7 +56,7 @@ def dropout(x: jax.Array, rate: float, key: Key | None) -> jax.Array:
     """
     if key is None or rate == 0.0:
         return x
-    keep = _bits(key, x.shape) >= np.uint32(round(rate * 2**32))
+    keep = _bits(key, x.shape) >= np.uint32(min(round(rate * 2**32), 2**32 - 1))
     return jnp.where(keep, x * (1 / (1 - rate)), 0.0)
 
 

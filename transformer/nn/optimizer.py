@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import inspect
 import math
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -136,7 +137,8 @@ def make_optimizer(
 
     Adam, or what ``settings.name`` says, under ``make_schedule``, after clipping by the
     global norm where ``clip_norm`` is not 0; see ``skip_nonfinite``. The gradient of
-    ``l2 * sum of squares of the matrices`` is added before that. Frozen parameters are
+    ``l2 * sum of squares of the weights``, which biases and gains are not, is added
+    before that. Frozen parameters are
     left out of all of it, and have no state.
 
     Args:
@@ -154,7 +156,7 @@ def make_optimizer(
     if settings.clip_norm:
         rule = optax.chain(optax.clip_by_global_norm(settings.clip_norm), rule)
     if settings.l2:
-        squares = optax.add_decayed_weights(2 * settings.l2, mask=_matrices)
+        squares = optax.add_decayed_weights(2 * settings.l2, mask=_weights)
         rule = optax.chain(squares, rule)
     if settings.frozen:
         rule = optax.masked(rule, functools.partial(trainable, settings))
@@ -188,14 +190,14 @@ def apply(settings: config.Optimizer, params: Any, updates: Any) -> Any:
     return jax.tree.map(lambda m, x, y: x if m else y, mask, new, params)
 
 
-def _matrices(params: Any) -> Any:
+def _weights(params: Any) -> Any:
     """Return which parameters are no biases or gains, by their names."""
 
-    def is_matrix(path, _):
+    def is_weight(path, _):
         name = jax.tree_util.keystr(path[-1:], simple=True)
-        return not name.startswith(("bias", "scale", "gain"))
+        return not re.search("(^|_)(bias|scale|gain)", name)
 
-    return jax.tree_util.tree_map_with_path(is_matrix, params)
+    return jax.tree_util.tree_map_with_path(is_weight, params)
 
 
 def moments(settings: config.Optimizer) -> float:
@@ -210,6 +212,7 @@ def _named(
     settings: config.Optimizer, schedule: optax.Schedule
 ) -> optax.GradientTransformation:
     options = _options(settings.options)
+    given = options
     make: Any
     arguments: tuple[Any, ...]
     if settings.name in OPTIMIZERS:
@@ -218,16 +221,40 @@ def _named(
     else:
         make, arguments = getattr(optax, settings.name, None), (schedule,)
         known = _parameters(make) if inspect.isfunction(make) else []
-        if "learning_rate" not in known or settings.name.startswith("_"):
+        if {"b1", "b2"} <= {*known}:  # of Adam's family
+            keys = {"b1": settings.b1, "b2": settings.b2, "eps": settings.epsilon}
+            options = {key: x for key, x in keys.items() if key in known} | options
+        if "learning_rate" not in known or settings.name.startswith(("_", "scale_")):
             config.refuse(
                 "optimizer.name",
                 f"{', '.join(OPTIMIZERS)} or an optimiser of optax such as adamw",
                 settings.name,
             )
-    if not options.keys() <= set(known):
+    if not given.keys() <= set(known[1:]):
         expected = f"options of {settings.name}, {', '.join(known[1:])}"
         config.refuse("optimizer.options", expected, settings.options)
-    return make(*arguments, **options)
+    if settings.name in OPTIMIZERS:
+        return make(*arguments, **options)
+    return _tried(settings, functools.partial(make, *arguments, **options))
+
+
+def _tried(
+    settings: config.Optimizer, make: Callable[[], optax.GradientTransformation]
+) -> optax.GradientTransformation:
+    """Make an optimiser; refuse one that such a schedule or a plain step is no use to.
+
+    Some of optax's take no schedule, or have to be told the loss.
+    """
+    tree = {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)}
+    try:
+        rule = make()
+        jax.eval_shape(lambda x: rule.update(x, rule.init(x), x), tree)
+    except (ArithmeticError, AttributeError, TypeError, ValueError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        expected = "an optimiser and options that optax can take a step with"
+        got = f"{settings.name}({settings.options})"
+        config.refuse("optimizer.name", f"{expected} (it says: {why})", got)
+    return rule
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:

@@ -60,7 +60,11 @@ def axes_of(rules: Rules, path: Any, leaf: Any) -> tuple[str | None, ...]:
         return ()
     for pattern, axes in rules.items():
         if re.search(rf"(^|[._]){pattern}$", name):
-            return (None,) * (leaf.ndim - len(axes)) + axes  # layers, with scan, first
+            if leaf.ndim < len(axes):  # of an optimiser that keeps sums of an array
+                return (None,) * leaf.ndim
+            axes = (None,) * (leaf.ndim - len(axes)) + axes  # layers, with scan, first
+            pairs = zip(axes, leaf.shape, strict=True)
+            return tuple(axis if size > 1 else None for axis, size in pairs)
     raise KeyError(f"no rule in the model's PARTITION for the parameter {name}")
 
 
