@@ -281,7 +281,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "shards": (
         lambda p: (p / "model.safetensors.index.json").write_text(
-            '{"weight_map": {"a": 1}}'
+            '{"weight_map": {"a": ["b"]}}'
         ),
         "a file name for each array in weight_map",
     ),

@@ -185,11 +185,11 @@ def _stored(folder: Path) -> tuple[Arrays, dict[str, str]]:
     index = folder / "model.safetensors.index.json"
     paths = [folder / "model.safetensors"]
     if index.is_file():
-        shards = _json(index).get("weight_map", {})
-        shards = {*shards.values()} if isinstance(shards, dict) else {None}
+        named = _json(index).get("weight_map", {})
+        shards = [*named.values()] if isinstance(named, dict) else [None]
         if not all(isinstance(name, str) for name in shards):
             refuse(index, "a file name for each array in weight_map", "others")
-        paths = [folder / Path(name).name for name in sorted(shards)]
+        paths = [folder / Path(name).name for name in sorted({*shards})]
     missing = [path for path in paths if not path.is_file()]
     if missing and list(folder.glob("pytorch_model*.bin")):
         raise UserError(
