@@ -314,7 +314,5 @@ def test_mistakes_are_one_line(tmp_path, capsys, monkeypatch, arguments, wanted)
 def test_rows_that_are_kept_without_their_test_set_are_refused(capsys):
     row = RESULTS / "dut" / "C_N2"
     text = error(capsys, "report", f"--systems={row}", "--variant=wer")
-    assert (
-        f"{row}/seed_0: expected results that tell their test set, got those " in text
-    )
+    assert text.startswith(f"{row}/seed_0: expected results that tell their test set")
     assert text.endswith("use --results for such")

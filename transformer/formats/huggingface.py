@@ -186,7 +186,7 @@ def _stored(folder: Path) -> tuple[Arrays, dict[str, str]]:
     paths = [folder / "model.safetensors"]
     if index.is_file():
         named = _json(index).get("weight_map", {})
-        shards = [*named.values()] if isinstance(named, dict) else [None]
+        shards: list[Any] = [*named.values()] if isinstance(named, dict) else [None]
         if not all(isinstance(name, str) for name in shards):
             refuse(index, "a file name for each array in weight_map", "others")
         paths = [folder / Path(name).name for name in sorted({*shards})]
