@@ -13,6 +13,7 @@ from support.paths import EXPERIMENTS, ROOT
 
 from transformer import config
 from transformer.cli import main as cli
+from transformer.files import sealed
 from transformer.metrics import errors
 from transformer.paper import kept, runs
 from transformer.paper.report.study import Study
@@ -138,6 +139,22 @@ def test_workdirs_are_not_replaced_by_small_files(folder, capsys, finished):
     found = capsys.readouterr()
     assert "is the workdir of a run" in found.err and found.err.count("\n") == 1
     assert {path: path.read_bytes() for path in before} == before
+
+
+def test_what_a_kill_left_is_saved_again(folder, tmp_path, monkeypatch):
+    finished, _ = runs.find(folder)
+    write_json = sealed.write_json
+
+    def killed(path: Path, value: Any) -> None:
+        if path.name == "results.json":
+            raise KeyboardInterrupt
+        write_json(path, value)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(sealed, "write_json", killed)
+        kept.save(finished, tmp_path / "small")
+    places = kept.save(finished, tmp_path / "small")
+    assert len(places) == len(finished) == len(runs.find(tmp_path / "small")[0])
 
 
 @pytest.mark.parametrize("flag", ["systems", "results", "parsing"])

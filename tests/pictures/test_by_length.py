@@ -165,6 +165,7 @@ def test_trees_are_scored_by_f1(tmp_path, monkeypatch, capsys):
             "which differ in their lines: 6 and",
         ),
         (["--workdir=good,again"], "good and again, which differ in the refer"),
+        (["--workdir=good,wrong"], "differ in data.measure: bleu and errors"),
         (["--workdir=good,french"], "differ in data.target_language: de and fr"),
         (
             ["--workdir=good,good"],
@@ -204,6 +205,8 @@ def test_mistakes_are_one_line(runs, tmp_path, capsys, monkeypatch, flags, wante
     write(tmp_path / "again", GOOD, sentences(SOURCES, ["x", *REFERENCES[1:]]))
     french: dict[str, Any] = {"data.target_language": "fr"}
     write(tmp_path / "french", GOOD, **french)
+    wrong: dict[str, Any] = {"data.measure": "errors"}
+    write(tmp_path / "wrong", GOOD, **wrong)
     write(tmp_path / "empty", GOOD, sentences(["", " "], ["", ""]))
     call = ["plot", "--what=length", "--output=a.svg", *flags]
     assert wanted in error(capsys, *call)

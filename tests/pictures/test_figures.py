@@ -197,6 +197,11 @@ def test_neighbours_by_hand(learned):
 def test_words_that_cannot_be_placed_are_refused(learned):
     with pytest.raises(UserError, match="expected at least 4, got 3"):
         curves.embeddings(learned, ["a", "b", "c"], "pca", "source")
+    for method in ("pca", "tsne"):
+        with pytest.raises(
+            UserError, match="with different embeddings, got a, a, a, a"
+        ):
+            curves.embeddings(learned, ["a"] * 4, method, "source")
     with pytest.raises(UserError, match="expected words, got ''"):
         curves.neighbours(learned, ["one", ""], 2, "source")
 

@@ -1,5 +1,8 @@
 """The tree of a beam search is the search that decode.beam makes."""
 
+import copy
+import dataclasses
+
 import numpy as np
 import pytest
 from support.reference import assert_close
@@ -97,6 +100,14 @@ def test_the_tables_and_the_picture_show_the_tree(translator, tree):
 def test_a_sentence_without_text_is_refused(translator):
     with pytest.raises(UserError, match="--source: expected a sentence"):
         trace(translator, " ")
+
+
+def test_a_run_that_reads_vectors_is_refused(translator):
+    data = dataclasses.replace(translator.settings.data, source="vectors")
+    other = copy.copy(translator)
+    other.settings = dataclasses.replace(translator.settings, data=data)
+    with pytest.raises(UserError, match="--beam: expected a run that reads text, got"):
+        trace(other, "a")
 
 
 def test_the_command(translator, workdir_of, capsys):

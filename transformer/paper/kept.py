@@ -97,7 +97,6 @@ def _refuse_another(run: Run | Measured, place: Path, folder: Path) -> None:
 
 def _save(run: Run | Measured, place: Path) -> None:
     place.mkdir(parents=True, exist_ok=True)
-    run_folder.write_settings(place, _without_paths(run.settings))
     sealed.write_json(place / "record.json", _record(run))
     sealed.write_json(place / "results.json", _results(run))
     if isinstance(run, Run):
@@ -109,6 +108,8 @@ def _save(run: Run | Measured, place: Path) -> None:
         for step, value in curve
     )
     write_whole(place / "metrics.jsonl", "".join(lines).encode())
+    # Last: without it the folder is no run, and what a kill left is written again.
+    run_folder.write_settings(place, _without_paths(run.settings))
 
 
 def _without_paths(settings: Config) -> Config:

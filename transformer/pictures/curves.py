@@ -189,6 +189,11 @@ def embeddings(
             f"--words: expected at least {least}, got {len(words)}; give more"
         )
     vectors = _unit(_vectors(translator, words, side))
+    if np.ptp(vectors, axis=0).max() < 1e-6:
+        raise UserError(
+            f"--words: expected words with different embeddings, got {', '.join(words)}"
+            ", which the vocabulary does not tell apart; give others"
+        )
     if method == "pca":
         from sklearn.decomposition import PCA
 

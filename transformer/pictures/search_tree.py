@@ -81,6 +81,11 @@ def trace(translator: Translator, source: str, **search: Any) -> Tree:
       UserError: if the sentence has no text.
     """
     settings = translator.search(**search)
+    if translator.settings.data.vectors:
+        raise UserError(
+            "--beam: expected a run that reads text, got data.source = vectors; leave "
+            "it out"
+        )
     if not source.strip():
         raise UserError("--source: expected a sentence, got none; write one")
     (source_ids,) = translator.source_ids([source])

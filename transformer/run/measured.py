@@ -155,7 +155,7 @@ def _with_sentences(found: Measured, path: Path) -> Measured:
 
 
 def check_same_test_set(runs: Sequence[Measured]) -> None:
-    """See that runs were measured on the same sentences.
+    """See that runs were measured on the same sentences, by the same measure.
 
     Raises:
       UserError: for two that were not, by their names.
@@ -179,9 +179,10 @@ def _difference(first: Measured, second: Measured) -> str:
             return f"their {' and '.join(unlike)}"
     elif found := _difference_of_lines(first, second):
         return found
-    languages = [run.settings.data.target_language for run in (first, second)]
-    if languages[0] != languages[1]:
-        return f"data.target_language: {' and '.join(languages)}"
+    for key in ("target_language", "measure"):
+        values = [getattr(run.settings.data, key) for run in (first, second)]
+        if values[0] != values[1]:
+            return f"data.{key}: {' and '.join(values)}"
     return ""
 
 
