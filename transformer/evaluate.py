@@ -117,7 +117,7 @@ def evaluate_held(
         if output is not None:
             texts.write(output, settings.data, sources, references, translations)
     hosts.barrier("results")
-    # After the files, as a stdout of another encoding may refuse words.
+    # After the files, as what takes the log may refuse words.
     _show_samples(results["sentences"], list(translations)[-1], log)
     log(f"results: {path}")
     if closed:  # evaluate | head -1: the results are written all the same

@@ -322,8 +322,7 @@ class _Loop:
             pace.stepped(done)
             validate, save = due(done)
             if validate or save:
-                if self._validate_and_save(state, done, validate, save):
-                    due.saved(done)
+                self._validate_and_save(state, done, due, validate, save)
                 pace.restart()
             if stopped := self._stopped():
                 break
@@ -331,7 +330,7 @@ class _Loop:
             self._stop(state, done, due)
             return False
         if over and due.last != done:  # the end is validated and kept, wherever it is
-            self._validate_and_save(state, done, True, True)
+            self._validate_and_save(state, done, due, True, True)
         return True
 
     def _course_at(self, step: int) -> Course:
@@ -346,9 +345,9 @@ class _Loop:
         return state._replace(factor=jax.device_put(factor, state.factor.sharding))
 
     def _validate_and_save(
-        self, state: State, done: int, validate: bool, save: bool
-    ) -> bool:
-        """Do what is due after a step; tell whether it was saved."""
+        self, state: State, done: int, due: _Due, validate: bool, save: bool
+    ) -> None:
+        """Do what is asked for after a step, and save where the run is over."""
         run = self._run
         self.meter.read()
         found = validation.measure(
@@ -366,11 +365,11 @@ class _Loop:
             save = save or bool(self._course.over(run.settings))
         if save:
             self._save(state, done, found.value)
+            due.saved(done)
         if validate:
             log = self._records.log_line
             validation.show(run.settings, run.prepared, self._model, state.params, log)
         self.meter.restart()
-        return save
 
     def _save(self, state: State, done: int, value: float | None, **how: bool) -> None:
         claim = self._records.claim()

@@ -147,11 +147,13 @@ def _are_sinusoids(stored: Mapping[str, np.ndarray], rows: int, width: int) -> b
     tables = [
         x for name, x in stored.items() if name.endswith("embed_positions.weight")
     ]
-    # Before any is computed: the rows are what the file says.
-    if any(table.shape != (rows, width) for table in tables) or not tables:
-        return not tables
-    plain = halved(np.asarray(POSITIONS["sinusoidal"](rows, width)), 1)
-    return all(abs(table - plain).max() <= _SINUSOIDS for table in tables)
+
+    def is_plain(table: np.ndarray) -> bool:
+        plain = halved(np.asarray(POSITIONS["sinusoidal"](rows, width)), 1)
+        return abs(table - plain).max() <= _SINUSOIDS
+
+    # None is computed for more rows than are there, whatever config.json says.
+    return all(table.shape == (rows, width) and is_plain(table) for table in tables)
 
 
 def _check_numbers(
@@ -260,13 +262,16 @@ def _same_table(c: config.Transformer, name: str) -> list[str]:
 def _search(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     path = folder / "generation_config.json"
     given = {**settings, **(_json(path) if path.is_file() else {})}
-    beams, power = given.get("num_beams"), given.get("length_penalty")
+    beams = given.get("num_beams")
     return {
         "beam": beams if isinstance(beams, int) and beams > 0 else 4,
-        "alpha": float(power)
-        if isinstance(power, int | float) and 0 < power < 100
-        else 1.0,
+        "alpha": _power(given.get("length_penalty")),
     }
+
+
+def _power(value: Any) -> float:
+    known = isinstance(value, int | float) and 0 < value < 100
+    return float(value) if known else 1.0
 
 
 def _languages(folder: Path) -> dict[str, str]:

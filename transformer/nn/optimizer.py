@@ -62,12 +62,17 @@ def make_schedule(settings: config.Optimizer, d_model: int) -> optax.Schedule:
 def _adam(
     settings: config.Optimizer, schedule: optax.Schedule, **options: Any
 ) -> optax.GradientTransformation:
-    constants = {"b1": settings.b1, "b2": settings.b2, "eps": settings.epsilon}
+    constants = _constants(settings)
     if options:
         return optax.adam(schedule, **(constants | options))
     return optax.chain(
         scale_by_adam(**constants), optax.scale_by_learning_rate(schedule)
     )
+
+
+def _constants(settings: config.Optimizer) -> dict[str, float]:
+    """Return the constants of Adam's family, as optax names them."""
+    return {"b1": settings.b1, "b2": settings.b2, "eps": settings.epsilon}
 
 
 class AdamState(optax.ScaleByAdamState):
@@ -211,8 +216,7 @@ def moments(settings: config.Optimizer) -> float:
 def _named(
     settings: config.Optimizer, schedule: optax.Schedule
 ) -> optax.GradientTransformation:
-    options = _options(settings.options)
-    given = options
+    options, constants = _options(settings.options), dict[str, float]()
     make: Any
     arguments: tuple[Any, ...]
     if settings.name in OPTIMIZERS:
@@ -222,20 +226,19 @@ def _named(
         make, arguments = getattr(optax, settings.name, None), (schedule,)
         known = _parameters(make) if inspect.isfunction(make) else []
         if {"b1", "b2"} <= {*known}:  # of Adam's family
-            keys = {"b1": settings.b1, "b2": settings.b2, "eps": settings.epsilon}
-            options = {key: x for key, x in keys.items() if key in known} | options
+            constants = {k: x for k, x in _constants(settings).items() if k in known}
         if "learning_rate" not in known or settings.name.startswith(("_", "scale_")):
             config.refuse(
                 "optimizer.name",
                 f"{', '.join(OPTIMIZERS)} or an optimiser of optax such as adamw",
                 settings.name,
             )
-    if not given.keys() <= set(known[1:]):
+    if not options.keys() <= set(known[1:]):
         expected = f"options of {settings.name}, {', '.join(known[1:])}"
         config.refuse("optimizer.options", expected, settings.options)
     if settings.name in OPTIMIZERS:
         return make(*arguments, **options)
-    return _tried(settings, functools.partial(make, *arguments, **options))
+    return _tried(settings, functools.partial(make, *arguments, **constants | options))
 
 
 def _tried(
