@@ -216,7 +216,7 @@ class Translator:
                 f"{len(targets)} targets; one pair a line"
             )
         source_ids = self.source_ids(sources, first)
-        target_ids = _with_end(self.vocabulary.target.encode_many(targets))
+        target_ids = _with_end(self.target_ids(targets, first))
         lengths = [
             max(len(s), len(t)) for s, t in zip(source_ids, target_ids, strict=True)
         ]
@@ -350,6 +350,24 @@ class Translator:
                 "what is translated may be poor"
             )
         return ids
+
+    def target_ids(self, lines: Sequence[str], first: int = 1) -> list[list[int]]:
+        """Return the ids of each line, without EOS.
+
+        Raises:
+          UserError: for a line that is not what the run writes, as a bad tree, naming
+            its number.
+        """
+        target = self.vocabulary.target
+        try:
+            return target.encode_many(lines)
+        except UserError:
+            for number, line in enumerate(lines, start=first):
+                try:
+                    target.encode(line)
+                except UserError as error:
+                    raise UserError(f"target, line {number}: {error}") from None
+            raise
 
     def _beyond(self, length: int) -> str:
         """Say what happens past the end of a table of learned positions."""

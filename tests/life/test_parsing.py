@@ -10,6 +10,7 @@ from support.runs import tiny
 from transformer import config, evaluate, stream
 from transformer.config import UserError
 from transformer.data import sources, tokenizers
+from transformer.pictures import head_statistics
 from transformer.prepare import prepare
 from transformer.train import train
 from transformer.trees import brackets, forms
@@ -135,6 +136,21 @@ def test_files_that_hold_no_trees_are_refused_by_line(tmp_path) -> None:
         list(sources.open_source(settings.data).pairs("train"))
     with pytest.raises(UserError, match=r"validation.trees or .*validation.trees.gz"):
         list(sources.open_source(settings.data).pairs("validation"))
+
+
+def test_a_bad_tree_to_score_is_named_by_its_line(run) -> None:
+    sources = ["the dog bites"] * 300
+    tree = "(TOP (S (NP (DT the) (NN dog)) (VP (VBZ bites))))"
+    output = io.StringIO()
+    with pytest.raises(
+        UserError, match=r"target, line 290: tree: expected 1 more '\)'"
+    ):
+        trees = [tree] * 289 + [tree[:-1]] + [tree] * 10
+        stream.score_stream(run, sources, trees, output)
+    with pytest.raises(UserError, match="target, line 2: tree: expected one tree, got"):
+        stream.score_stream(run, sources[:2], [tree, tree + tree], output)
+    with pytest.raises(UserError, match="target, line 3: tree: expected brackets"):
+        head_statistics.show(run, "md", sources[:3], [tree, tree, "dog"])
 
 
 def test_evaluation_counts_repairs(run) -> None:

@@ -232,6 +232,19 @@ def test_the_committed_results_make_the_table_that_opens_the_docs(capsys):
     assert DOCS.index(claims) < DOCS.index("\n## ")
 
 
+def test_two_folders_on_the_same_data_are_told_apart(capsys):
+    names = ("dut", "dut_rate_rows", "numbers")
+    folders = [str(EXPERIMENTS / "results" / name) for name in names]
+    text = command(capsys, f"--results={','.join(folders)}")
+    for name in names[:2]:
+        claims = [x for x in text.splitlines() if f"| dut ({name}) |" in x]
+        assert any("one head is worse than 8" in line for line in claims)
+        titles = re.findall(rf"^#+ Table 3, .* scale 0.25 \({name}\)", text, re.M)
+        assert len(titles) == 4
+        assert f"a replica on dut at scale 0.25 ({name})" in text.splitlines()[0]
+    assert "| dut |" not in text and "| numbers |" in text
+
+
 @pytest.mark.parametrize(
     "folder",
     sorted(set(re.findall(r"--systems=(experiments/results/multi30k\w*)", DOCS))),

@@ -280,7 +280,7 @@ def test_where_the_paper_measured_its_figures_are_compared(tmp_path):
         settings = settings_of("base", seed, on="")
         write(tmp_path / f"{seed}", settings, 4.9 + 0.02 * seed, 3)
     finished, _ = runs.find(tmp_path)
-    assert report.title(finished).endswith("Table 3, English-German as in the paper")
+    assert report.title([finished]).endswith("Table 3, English-German as in the paper")
     table = made(tmp_path)["Table 3, English-German as in the paper"]
     assert "replica" not in table.note
     assert line(table, "base")["params ours, M"] == "65.11"

@@ -59,6 +59,19 @@ def test_sound_models_pass(changes):
     assert code == 0 and set(found.values()) == {"pass"}
 
 
+def test_a_model_that_reads_vectors_is_given_vectors():
+    data = dataclasses.replace(SOUND.data, source="vectors")
+    settings = changed(dataclasses.replace(SOUND, data=data), tying="two")
+    subject = check.subject(None, settings)
+    assert subject.source.shape == (4, 9, 1 + 23)
+    # A 1 marks a frame, and behind the last one all is zero.
+    np.testing.assert_array_equal(subject.source[..., 0].sum(1), [9, 8, 7, 6])
+    padding = subject.source[..., 0] == 0
+    assert not subject.source[padding].any() and subject.source[~padding].all()
+    code, found = verdicts(settings)
+    assert code == 0 and set(found.values()) == {"pass"}
+
+
 # A program once compiled for a model does not see what is broken later, so each broken
 # model is another one: this number is of no effect where positions are not learned.
 rows = itertools.count(2000)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 import re
@@ -48,6 +49,8 @@ class Run:
         and with "kept" in their place where ``kept.save`` wrote it.
       curve: validation perplexity by step.
       step: the last one logged.
+      among: the folder whose runs it is put beside, where a report has several with
+        runs on the same data.
     """
 
     folder: Path
@@ -61,6 +64,7 @@ class Run:
     results: Mapping[str, Any]
     curve: tuple[tuple[int, float], ...]
     step: int
+    among: str = ""
 
     @property
     def checkpoint(self) -> str:
@@ -159,6 +163,34 @@ def studies(runs: Sequence[Run]) -> list[list[Run]]:
     """Return the runs that are compared with one another: of one table, on one data."""
     keys = dict.fromkeys((run.table, run.data) for run in runs)
     return [[run for run in runs if (run.table, run.data) == key] for key in keys]
+
+
+def tell_apart(
+    every: Sequence[Sequence[Run]], places: Sequence[Path]
+) -> list[list[Run]]:
+    """Name the folder of each study that would be called like one of another folder.
+
+    Args:
+      every: finished runs by folder, as ``find`` returns them.
+      places: the folders.
+
+    Returns:
+      The same runs; with ``among`` where another folder has runs on their data.
+    """
+    of = collections.Counter(
+        key for one in every for key in {_study_key(run) for run in one}
+    )
+    return [
+        [
+            dataclasses.replace(run, among=name) if of[_study_key(run)] > 1 else run
+            for run in one
+        ]
+        for one, name in zip(every, run_folder.names(places), strict=True)
+    ]
+
+
+def _study_key(run: Run) -> tuple[int, str, float]:
+    return (run.table, run.data, run.scale)
 
 
 def _place(run: Run) -> int:

@@ -95,8 +95,8 @@ def _encoded(
             best = translator.hypotheses(left, number)
             target_ids = [found[0].ids for found in best]
         else:
-            encode = translator.vocabulary.target.encode_many
-            target_ids = encode([target for _, target in chunk])
+            right = [target for _, target in chunk]
+            target_ids = translator.target_ids(right, number)
         rows = [i for i, ids in enumerate(source_ids) if len(ids) > 1]
         yield [source_ids[i] for i in rows], [target_ids[i] for i in rows]
         number += len(chunk)

@@ -48,7 +48,7 @@ def check_writable(workdir: Path) -> None:
 def names(workdirs: Sequence[Path]) -> list[str]:
     """Return what tells folders apart: their paths below what all have in common."""
     paths = [str(workdir.resolve()) for workdir in workdirs]
-    if len(set(paths)) == 1:
+    if len(set(paths)) < 2:
         return [workdir.resolve().name for workdir in workdirs]
     common = os.path.commonpath(paths)
     return [os.path.relpath(path, common) for path in paths]

@@ -14,6 +14,7 @@ import numpy as np
 
 from transformer import decode, models, objective, translate
 from transformer.config import Config
+from transformer.data import vectors
 from transformer.ids import EOS, PAD
 from transformer.models import Model
 from transformer.nn import losses
@@ -29,12 +30,12 @@ _ROWS, _SOURCE, _TARGET = 4, 9, 20  # more than a block of the cache holds
 
 
 class Subject(NamedTuple):
-    """The model that is looked at, in float32, and sentences of random ids."""
+    """The model that is looked at, in float32, and random sentences or vectors."""
 
     settings: Config
     model: Model
     params: Any
-    source: np.ndarray  # (B, S), of different lengths
+    source: np.ndarray  # (B, S), of vectors (B, S, 1 + F), of different lengths
     target: np.ndarray  # (B, T), likewise
 
     def logits(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -57,7 +58,10 @@ def future_leak(it: Subject) -> float:
 
 def pad_leak(it: Subject) -> float:
     """Add padding to both sides; predictions must stay."""
-    wider = [np.pad(x, ((0, 0), (0, 5)), constant_values=PAD) for x in it[3:]]
+    wider = [
+        np.pad(x, ((0, 0), (0, 5), (0, 0))[: x.ndim], constant_values=PAD)
+        for x in (it.source, it.target)
+    ]
     padded = it.logits(*wider)[:, :_TARGET]
     return _difference(it.logits(it.source, it.target), padded)
 
@@ -197,7 +201,8 @@ def subject(workdir: Path | None, settings: Config | None) -> Subject:
     if workdir is None:
         params = jax.jit(lambda: models.init(model, jax.random.key(settings.seed)))()
     draw = np.random.default_rng(settings.seed)
-    source = _sentences(draw, _SOURCE, vocabularies[0])
+    sources = _frames if settings.data.vectors else _sentences
+    source = sources(draw, _SOURCE, vocabularies[0])
     return Subject(
         settings, model, params, source, _sentences(draw, _TARGET, vocabularies[1])
     )
@@ -210,6 +215,13 @@ def _sentences(draw: np.random.Generator, length: int, size: int) -> np.ndarray:
         ids[row, length - 1 - row] = EOS
         ids[row, length - row :] = PAD
     return ids
+
+
+def _frames(draw: np.random.Generator, length: int, size: int) -> np.ndarray:
+    """Return random vectors (B, length, 1 + F), each a frame shorter than the last."""
+    lengths = range(length, length - _ROWS, -1)
+    arrays = [draw.standard_normal((n, size), np.float32) for n in lengths]
+    return vectors.padded(arrays, (_ROWS, length), size)
 
 
 def _difference(a: np.ndarray, b: np.ndarray) -> float:

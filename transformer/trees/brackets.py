@@ -121,14 +121,20 @@ def parse(text: str, name: object = "tree") -> Tree:
     Raises:
       UserError: if it is none, or more than one.
     """
-    trees = [tree for _, tree in read([text], name)]
+    reader = _Reader(name)
+    took = map(reader.take, _TOKEN.findall(text))
+    trees = [tree for tree in took if tree is not None]
+    reader.end()
     if len(trees) != 1:
         raise UserError(f"{name}: expected one tree, got {len(trees)}; change it")
     return trees[0]
 
 
 class _Reader:
-    """Tokens to trees: one at a time, with a stack of what is open."""
+    """Tokens to trees: one at a time, with a stack of what is open.
+
+    Its user sets ``line`` where there are lines; 0: messages name none.
+    """
 
     def __init__(self, name: object) -> None:
         self.name, self.line, self.begun = name, 0, 0
@@ -170,14 +176,14 @@ class _Reader:
     def end(self) -> None:
         """Refuse a file that ends within a tree."""
         if self._open:
-            got = f"the end of the file in the tree that begins on line {self.begun}"
+            got = "the end"
+            if self.line:
+                got += f" of the file in the tree that begins on line {self.begun}"
             self._refuse(f"{len(self._open)} more ')'", got)
 
     def _refuse(self, expected: str, got: str) -> None:
-        raise UserError(
-            f"{self.name}, line {self.line}: expected {expected}, got {got}; correct "
-            "the file"
-        )
+        place = f"{self.name}, line {self.line}" if self.line else self.name
+        raise UserError(f"{place}: expected {expected}, got {got}; correct the file")
 
 
 def write(tree: Tree) -> str:

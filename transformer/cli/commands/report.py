@@ -34,13 +34,14 @@ def run(values: flags.FlagValues) -> int:
     title, found, figures = "Attention Is All You Need", [], []
     places = [] if values.workdir is None else [Path(values.workdir)]
     places += [] if values.results is None else folders(values.results, "results")
-    every = [runs.find(place) for place in places]
+    pairs = [runs.find(place) for place in places]
+    every = runs.tell_apart([finished for finished, _ in pairs], places)
     if every:
-        title = report.title([run for finished, _ in every for run in finished])
+        title = report.title(every)
     if values.results is not None:
-        found += report.claims([finished for finished, _ in every])
+        found += report.claims(every)
     beside = () if values.parsing is None else {4}
-    for finished, unfinished in every:
+    for finished, (_, unfinished) in zip(every, pairs, strict=True):
         found += report.tables(finished, unfinished, beside)
         if values.format == "html":
             figures += report.figures(finished)
@@ -60,7 +61,7 @@ def run(values: flags.FlagValues) -> int:
         if values.format == "html":
             figures += static.figures(values.timed)
     if values.save is not None:
-        finished = [] if values.workdir is None else [*every[0][0]]
+        finished = [] if values.workdir is None else [*every[0]]
         kept.save([*finished, *_systems(values)], Path(values.save))
     write(values.output, page(values.format, title, found, figures))
     return 0

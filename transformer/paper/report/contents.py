@@ -17,10 +17,14 @@ from transformer.paper.runs import Run, studies
 from transformer.pictures.tables import Table
 
 
-def title(finished: Sequence[Run]) -> str:
-    """Return what a report on these runs is called."""
-    found = [study_name(study[0]) for study in studies(finished)]
-    return f"Attention Is All You Need: {', '.join(found)}"
+def title(every: Sequence[Sequence[Run]]) -> str:
+    """Return what a report on these runs is called.
+
+    Args:
+      every: finished runs by folder, as ``runs.find`` returns them.
+    """
+    found = [study_name(study[0]) for one in every for study in studies(one)]
+    return f"Attention Is All You Need: {', '.join(dict.fromkeys(found))}"
 
 
 def claims(every: Sequence[Sequence[Run]]) -> list[Table]:

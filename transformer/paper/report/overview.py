@@ -61,13 +61,13 @@ def _cells(claim: Claim, study: Study, known: Sequence[Comparison]) -> tuple[str
         ours.append(name + change(study, one.measure, over.value, low, high, unit))
         paper.append(name + (printed(one, " BLEU") or "no figure"))
         seeds += [len(first), len(second)]
-    few, many = min(seeds), max(seeds)
+    few, many, among = min(seeds), max(seeds), study.first.among
     return (
         claim.text,
         f"§ {claim.section}",
         "; ".join(paper),
         study.names[claim.measure],
-        study.first.data,
+        study.first.data + (f" ({among})" if among else ""),
         str(few) if few == many else f"{few}-{many}",
         "; ".join(ours),
     )

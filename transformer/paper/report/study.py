@@ -114,10 +114,12 @@ class Study:
 def study_name(run: Run) -> str:
     """Return what the study that a run belongs to is called."""
     if run.table == 2:
-        return f"Table 2, {PAIRS[run.data]}"
-    if is_faithful(run):
-        return "Table 3, English-German as in the paper"
-    return f"Table 3, a replica on {run.data} at scale {run.scale:g}"
+        name = f"Table 2, {PAIRS[run.data]}"
+    elif is_faithful(run):
+        name = "Table 3, English-German as in the paper"
+    else:
+        name = f"Table 3, a replica on {run.data} at scale {run.scale:g}"
+    return name + (f" ({run.among})" if run.among else "")
 
 
 def is_faithful(run: Run) -> bool:
