@@ -236,6 +236,18 @@ def test_constants_of_adam_s_family_are_keys_unless_options_say_otherwise():
     np.testing.assert_array_equal(moved(b1=0.5, options=f"b1={PAPER.b1}"), moved())
 
 
+def test_one_that_optax_makes_of_another_is_that_with_its_option():
+    gradients = [jnp.array([1.0, -2.0]), jnp.array([0.5, 3.0])]
+
+    def after(**changes):
+        return run(dataclasses.replace(PAPER, **changes), gradients)[0]
+
+    nadamw = after(name="nadamw", options="weight_decay=0.25")
+    adamw = after(name="adamw", options="weight_decay=0.25, nesterov=True")
+    np.testing.assert_array_equal(nadamw, adamw)
+    assert (after(name="nadam")[1] != after(name="adam")[1]).all()
+
+
 @pytest.mark.parametrize("name", config.ELEMENTWISE)
 def test_layers_may_be_one_array_to_it(name):
     assert _together_and_apart(name) < 1e-6

@@ -305,7 +305,7 @@ def _check_batch(config: Config) -> None:
 # factor of each array, or keep less than its shape.
 ELEMENTWISE = (
     *("adam", "adamw", "adabelief", "adadelta", "adagrad", "adamax", "adamaxw", "adan"),
-    *("amsgrad", "lion", "optimistic_gradient_descent", "radam"),
+    *("amsgrad", "lion", "nadam", "nadamw", "optimistic_gradient_descent", "radam"),
     *("rmsprop", "sgd", "sign_sgd", "signum", "yogi"),
 )
 _UNUSED: dict[str, dict[str, float]] = {

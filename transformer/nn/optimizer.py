@@ -8,6 +8,7 @@ import functools
 import inspect
 import math
 import re
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -224,7 +225,8 @@ def _named(
         known = _parameters(optax.adam if make is _adam else make)
     else:
         make, arguments = getattr(optax, settings.name, None), (schedule,)
-        known = _parameters(make) if inspect.isfunction(make) else []
+        functions = (types.FunctionType, functools.partial)  # nadam is one
+        known = _parameters(make) if isinstance(make, functions) else []
         if {"b1", "b2"} <= {*known}:  # of Adam's family
             constants = {k: x for k, x in _constants(settings).items() if k in known}
         if "learning_rate" not in known or settings.name.startswith(("_", "scale_")):
