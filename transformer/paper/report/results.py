@@ -93,8 +93,9 @@ def table_3(study: Study) -> Table:
             f"{'BLEU' if measure == 'bleu' else name} paper",
             f"{name} ours",
             f"{name} 95 %",
-            f"{name} ours - paper",
         ]
+        if is_faithful(study.first):
+            heads.append(f"{name} ours - paper")
     heads += ["params paper, M", "params ours, M", "FLOPs paper", "FLOPs ours"]
     return Table(
         study_name(study.first), tuple(heads), tuple(lines), _table_3_note(study)
@@ -125,16 +126,15 @@ def _table_3_note(study: Study) -> str:
 
 
 def _ours(study: Study, row: str, measure: Measure, paper: float | None) -> list[str]:
-    """Return the cells of mean and deviation, interval and difference."""
+    """Return the cells of mean and interval, in a replica without the difference."""
     found, digits = study.summary(row, measure), DECIMALS[measure]
-    mean = f"{found.mean:.{digits}f}"
-    interval = difference = ""
+    cells = [f"{found.mean:.{digits}f}", ""]
     if found.count > 1:
-        mean += f" ± {found.deviation:.{digits}f}"
-        interval = f"{found.low:.{digits}f} to {found.high:.{digits}f}"
-    if paper is not None and study.names[measure] in ("PPL", "BLEU"):
-        difference = f"{found.mean - paper:+z.{digits}f}"
-    return [mean, interval, difference]
+        cells[0] += f" ± {found.deviation:.{digits}f}"
+        cells[1] = f"{found.low:.{digits}f} to {found.high:.{digits}f}"
+    if is_faithful(study.first):
+        cells.append("" if paper is None else f"{found.mean - paper:+z.{digits}f}")
+    return cells
 
 
 def _changes(row: str) -> str:
