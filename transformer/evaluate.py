@@ -157,6 +157,11 @@ def _evaluated(
     if name == "last" or average is not None:
         averaged = steps_to_average(workdir, settings, average, last)
         wanted = steps_to_average(workdir, settings, None, newest)
+    if average is None and settings.decode.average > settings.train.keep:
+        log(
+            f"warning: {settings.decode.average} checkpoints to average "
+            f"(decode.average), and {settings.train.keep} are kept (train.keep)"
+        )
     if len(averaged) > 1:
         vocabulary = prepared.vocabulary
         mean = averaged_params(workdir, settings, vocabulary, averaged, log)
@@ -178,6 +183,7 @@ def _described(
         "alpha": settings.decode.alpha,
         "length_penalty": settings.decode.length_penalty,
         "extra_tokens": settings.decode.extra_tokens,
+        "constrained": settings.decode.constrained,
     }
 
 
@@ -290,7 +296,7 @@ def average(
         settings, vocabulary = open_run(workdir)
         steps = steps_to_average(workdir, settings, last, None)
         params = averaged_params(workdir, settings, vocabulary, steps, log)
-        save_average(workdir, settings, vocabulary.digest, steps, params)
+        save_average(workdir, settings, vocabulary.digest, steps, params, asked=True)
     return f"average of steps {', '.join(map(str, steps))}: {workdir / 'averaged'}"
 
 
@@ -343,8 +349,13 @@ def save_average(
     vocabulary: str,
     steps: Sequence[int],
     params: Any,
+    *,
+    asked: bool,
 ) -> None:
-    """Save the mean of the parameters of some steps in ``averaged``."""
+    """Save the mean of the parameters of some steps in ``averaged``.
+
+    ``asked``: by the command ``average``; what an evaluation saves goes with it.
+    """
     checkpoints.save_inference(
         workdir / "averaged",
         steps[-1],
@@ -353,6 +364,7 @@ def save_average(
             "config": dataclasses.asdict(settings),
             "vocabulary": vocabulary,
             "averaged_steps": list(steps),
+            "asked": asked,
         },
     )
 
@@ -364,12 +376,13 @@ def _keep_average(
     steps: Sequence[int],
     params: Any,
 ) -> None:
-    """Save the average of a run's end; where there is none, remove an earlier one.
+    """Save the average of a run's end; where there is none, remove that of before.
 
-    ``translate`` would take it for the run's end after the run was extended.
+    ``translate`` would take it for the run's end after the run was extended, or after
+    ``decode.average`` or ``decode.checkpoint`` was changed.
     """
     if params is not None:
         digest = prepared.vocabulary.digest
-        save_average(workdir, settings, digest, steps, params)
+        save_average(workdir, settings, digest, steps, params, asked=False)
     elif hosts.primary():
-        checkpoints.remove_before(workdir / "averaged", steps[-1])
+        checkpoints.remove_averages(workdir / "averaged", steps[-1])

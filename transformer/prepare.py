@@ -11,6 +11,7 @@ import glob
 import itertools
 import os
 import pathlib
+import secrets
 import shutil
 import socket
 import time
@@ -181,7 +182,9 @@ def _make(
 ) -> bool:
     """Make a folder; return False where another run finished it first."""
     folder = pathlib.Path(os.path.realpath(folder))  # no folder replaces a link
-    partial = folder.with_name(f"{_partial(folder)}{os.getpid()}")
+    # Another container may have the same host name and number of process.
+    whose = f"{os.getpid()}.{secrets.token_hex(4)}"
+    partial = folder.with_name(_partial(folder) + whose)
     try:
         partial.mkdir(parents=True)
     except OSError as error:
@@ -205,7 +208,7 @@ def _partial(folder: pathlib.Path) -> str:
 def _remove_abandoned(folder: pathlib.Path) -> None:
     """Delete what preparations of this folder left that were killed on this host."""
     for partial in folder.parent.glob(f"{glob.escape(_partial(folder))}*"):
-        pid = partial.name.rpartition("-")[2]
+        pid = partial.name.rpartition("-")[2].partition(".")[0]
         if pid.isdigit() and not _runs(int(pid)):
             shutil.rmtree(partial, ignore_errors=True)
 

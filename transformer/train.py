@@ -286,6 +286,7 @@ class _Loop:
         self._run, self._model, self._keeper = run, model, keeper
         self._records, self._signals, self._course = records, signals, course
         self._stopping = hosts.Votes(run.mesh)
+        self._validated: tuple[int, float | None] = (-1, None)  # step, value
         self.meter = Meter(run.settings, records, tokens)
 
     def run(
@@ -330,7 +331,8 @@ class _Loop:
             self._stop(state, done, due)
             return False
         if over and due.last != done:  # the end is validated and kept, wherever it is
-            self._validate_and_save(state, done, due, True, True)
+            validate = self._validated[0] != done
+            self._validate_and_save(state, done, due, validate, True)
         return True
 
     def _course_at(self, step: int) -> Course:
@@ -350,26 +352,29 @@ class _Loop:
         """Do what is asked for after a step, and save where the run is over."""
         run = self._run
         self.meter.read()
-        found = validation.measure(
-            run.settings,
-            run.prepared,
-            self._model,
-            state.params,
-            run.mesh,
-            watched=validate,
-        )
-        if validate and found.value is not None:  # what the clock decides is no metric
-            self.meter.validated(done, found.metrics)
-            rule = run.settings.optimizer
-            self._course = self._course.validated(found.value, rule)
+        if validate:
+            self._validate(state, done, due)
             save = save or bool(self._course.over(run.settings))
         if save:
-            self._save(state, done, found.value)
+            step, value = self._validated
+            # What the clock has saved was not validated, and is never the best.
+            self._save(state, done, value if step == done else None)
             due.saved(done)
         if validate:
             log = self._records.log_line
             validation.show(run.settings, run.prepared, self._model, state.params, log)
         self.meter.restart()
+
+    def _validate(self, state: State, done: int, due: _Due) -> None:
+        run = self._run
+        found = validation.measure(
+            run.settings, run.prepared, self._model, state.params, run.mesh
+        )
+        self.meter.validated(done, found.metrics)
+        self._validated = (done, found.value)
+        if due.counts(done):
+            rule = run.settings.optimizer
+            self._course = self._course.validated(found.value, rule)
 
     def _save(self, state: State, done: int, value: float | None, **how: bool) -> None:
         claim = self._records.claim()
@@ -410,6 +415,15 @@ class _Due:
         by_time = self._clocks.cast(late)
         validate = by_step or _every(train.evaluate_every, step)
         return validate, by_step or by_time or (validate and self._best)
+
+    def counts(self, step: int) -> bool:
+        """Return whether a longer run validates here too, and so the course counts it.
+
+        The end of a run is validated wherever it is.
+        """
+        train = self._train
+        often = (train.checkpoint_every, train.evaluate_every)
+        return any(_every(count, step) for count in often)
 
     def saved(self, step: int) -> None:
         """Take note of a checkpoint."""

@@ -23,23 +23,27 @@ class Found(NamedTuple):
 
     Attributes:
       metrics: of metrics.jsonl.
-      value: what validations are compared by, lower is better; None where that was not
-        measured.
+      value: what validations are compared by, lower is better.
     """
 
     metrics: dict[str, float]
-    value: float | None
+    value: float
 
 
 def check(settings: Config) -> None:
-    """See that ``train.watch`` can be measured.
+    """See that ``data.measure`` and ``train.watch`` can be measured.
 
     Raises:
-      UserError: if it is neither the perplexity nor a variant of ``data.measure``.
+      UserError: if there is no such measure, it is F1 of what are no trees, or the
+        other is neither the perplexity nor a variant of it.
     """
+    data = settings.data
+    measures.measure_of(data)
+    if data.measure == "f1" and data.source != "trees":
+        expected = f"a measure of text with data.source = {data.source}"
+        config.refuse("data.measure", expected, data.measure)
     if settings.train.watch == PERPLEXITY:
         return
-    measures.measure_of(settings.data)
     variants = measures.VARIANTS[settings.data.measure]
     if settings.train.watch not in [PERPLEXITY, *variants]:
         expected = f"{PERPLEXITY} or one of {', '.join(variants)}"
@@ -52,7 +56,6 @@ def measure(
     model: Model,
     params: Any,
     mesh: Mesh,
-    watched: bool,
 ) -> Found:
     """Measure a model on the validation pairs.
 
@@ -62,7 +65,6 @@ def measure(
       model: made from it.
       params: its parameters, as training has them.
       mesh: of the devices.
-      watched: whether to translate, where ``train.watch`` asks for that.
     """
     corpus, watch = prepared.corpora["validation"], settings.train.watch
     sums = objective.corpus_sums(settings, model, params, corpus, mesh)
@@ -70,8 +72,6 @@ def measure(
     metrics = {"validation_nll": nll, "validation_perplexity": perplexity(nll)}
     if watch == PERPLEXITY:
         return Found(metrics, nll)
-    if not watched:
-        return Found(metrics, None)
     score = _score(settings, prepared, model, params)
     return Found(
         metrics | {f"validation_{watch}": score},

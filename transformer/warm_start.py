@@ -101,7 +101,9 @@ class Origin:
             if name in axes:
                 side, axis = axes[name]
                 new, before = getattr(vocabulary, side), getattr(old, side)
-                if new.digest != before.digest or values.shape != shapes[name]:
+                if side == "source" and settings.data.vectors:
+                    self._check_features(name, values.shape, shapes[name])
+                elif new.digest != before.digest or values.shape != shapes[name]:
                     pairs = shared_ids(new, before)
                     rows[side] = f"{len(pairs):,} of {new.size:,} {side} pieces"
                     values, mask = _by_ids(values, shapes[name], axis, pairs)
@@ -125,6 +127,16 @@ class Origin:
             "rows": rows,
         }
         return Start(parts, record)
+
+    def _check_features(
+        self, name: str, old: tuple[int, ...], new: tuple[int, ...]
+    ) -> None:
+        """See that a table of features, which have no names, is as large."""
+        if old != new:
+            raise UserError(
+                f"init_from: expected vectors of as many features as {self.workdir} "
+                f"reads, got {new} for {name} in place of {old}; skip it by init.skip"
+            )
 
 
 def open_origin(

@@ -1,4 +1,4 @@
-"""Measure all that README.md says of an accelerator, and print that section.
+"""Measure all that docs/devices.md says of an accelerator, and print that section.
 
     python experiments/bench/on_accelerator.py --folder=measured --data=multi30k/bpe \\
         --peers_python=PEERS/bin/python

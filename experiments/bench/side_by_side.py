@@ -1,4 +1,4 @@
-"""Measure this project side by side with its peers, and print the table of README.md.
+"""Measure this project side by side with its peers, and print tables of docs/speed.md.
 
     python experiments/bench/side_by_side.py --peers_python=PEERS/bin/python \\
         --workdir=runs/multi30k --input=runs/multi30k/corpus/test.source.txt

@@ -230,6 +230,33 @@ def test_an_average_of_more_checkpoints(run):
     assert len(list((run / "averaged").iterdir())) == 1
 
 
+def test_an_average_that_is_asked_for_no_more_is_translated_with_no_more(run):
+    settings, _ = open_run(run)
+    decode = dataclasses.replace(settings.decode, average=1)
+    single = dataclasses.replace(settings, decode=decode)
+    (run / "config.json").write_text(config.to_json(single))
+    evaluate(run, log=lambda line: None)
+    assert "average" not in results(run) and not any((run / "averaged").iterdir())
+    assert_same_params(transformer.load(run).params, saved_params(run, 40))
+    # What the command has made of the same step is somebody's wish, and stays.
+    average(run, 2, log=lambda line: None)
+    evaluate(run, log=lambda line: None)
+    assert len(list((run / "averaged").iterdir())) == 1
+
+
+def test_more_checkpoints_to_average_than_are_kept_are_told(run):
+    settings, _ = open_run(run)
+    decode = dataclasses.replace(settings.decode, average=20)
+    (run / "config.json").write_text(
+        config.to_json(dataclasses.replace(settings, decode=decode))
+    )
+    said: list[str] = []
+    evaluate(run, log=said.append)
+    (warning,) = [line for line in said if line.startswith("warning: 20 checkpoints")]
+    assert "and 3 are kept (train.keep)" in warning
+    assert results(run)["averaged_steps"] == [20, 30, 40]
+
+
 def test_load_prefers_the_average_and_takes_the_step_it_is_told(run):
     assert_same_params(transformer.load(run, step=30).params, saved_params(run, 30))
     shutil.rmtree(run / "averaged")

@@ -88,6 +88,30 @@ def test_a_plateau_lowers_the_rate_and_resumes_bit_by_bit(tmp_path):
         np.testing.assert_array_equal(array, expected_arrays[name], name)
 
 
+def test_the_end_of_a_shorter_run_lowers_no_rate(tmp_path):
+    data, whole, longer = (tmp_path / name for name in ("data", "whole", "longer"))
+    settings = trained(data, whole, PLATEAU)
+    # Step 9 is validated as the end of a run, in vain, and of no other.
+    trained(data, longer, PLATEAU | {"train.steps": 9})
+    assert any("validation_nll" in x and x["step"] == 9 for x in lines_of(longer))
+    assert train.train(settings, longer, ignore)
+    assert rates(longer) == rates(whole)
+
+
+def test_what_the_clock_saves_is_not_the_best(tmp_path):
+    by_step = CONSTANT | {"optimizer.rate": 0.5, "decode.checkpoint": "best"}
+    by_step |= {"train.evaluate_every": 6, "train.checkpoint_every": 6}
+    by_clock = by_step | {"train.checkpoint_minutes": 1e-9, "train.keep": 20}
+    data, *places = (tmp_path / name for name in ("data", "by_step", "by_clock"))
+    found = []
+    for place, changes in zip(places, (by_step, by_clock), strict=True):
+        trained(data, place, changes)
+        found.append(folder.read_results(place))
+    assert len(steps_in(places[1] / "checkpoints")) == 12
+    assert found[0]["step"] == found[1]["step"]
+    assert found[0]["best"]["nll"] == found[1]["best"]["nll"]
+
+
 def test_epochs_lower_the_rate(tmp_path):
     changes = PLATEAU | {
         "optimizer.schedule": "epochs",
@@ -245,6 +269,11 @@ def test_what_a_plateau_follows_may_not_change(tmp_path):
     settings = trained(tmp_path / "data", tmp_path / "run", PLATEAU)
     other = dataclasses.replace(settings.train, evaluate_every=3, steps=20)
     with pytest.raises(UserError, match=r"train\.evaluate_every: 2 -> 3"):
+        train.train(
+            dataclasses.replace(settings, train=other), tmp_path / "run", ignore
+        )
+    other = dataclasses.replace(settings.train, checkpoint_every=1, steps=20)
+    with pytest.raises(UserError, match=r"train\.checkpoint_every: 4 -> 1"):
         train.train(
             dataclasses.replace(settings, train=other), tmp_path / "run", ignore
         )

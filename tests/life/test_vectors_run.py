@@ -193,6 +193,22 @@ def test_a_folder_a_file_and_a_list_of_paths_are_translated(
     np.testing.assert_allclose(found, expected_scores, rtol=1e-3)
 
 
+def test_features_of_other_vectors_are_not_taken_for_pieces(run, settings, tmp_path):
+    folder = tmp_path / "narrow"
+    for split in SPLITS:  # six features, and the same words
+        shutil.copytree(f"{settings.data.dir}/{split}", folder / split)
+        shutil.copy(f"{settings.data.dir}/{split}.txt", folder)
+        for path in (folder / split).glob("*.npy"):
+            np.save(path, np.load(path)[:, :6])
+    narrow = dataclasses.replace(
+        settings, data=dataclasses.replace(settings.data, dir=str(folder))
+    )
+    said = "init_from: expected vectors of as many features as"
+    (tmp_path / "new").mkdir()
+    with pytest.raises(UserError, match=said):
+        train.train(narrow, tmp_path / "new", lambda _: None, init_from=str(run[0]))
+
+
 def test_what_is_no_array_is_refused_in_a_line(run, data, tmp_path, capsys):
     workdir, call = run[0], ["translate", f"--workdir={run[0]}"]
     assert "expected .npy arrays, found none" in error(

@@ -319,7 +319,8 @@ def test_places_without_a_run_are_refused(place, other, teens):
             "parallel.layers: expected auto or unrolled with optimizer.frozen",
         ),
         (
-            {"init.vocabulary": "old", "tokenizer.source_model": "a.model"},
+            {"init.vocabulary": "old", "tokenizer.source_model": "a.model"}
+            | {"tokenizer.kind": "sentencepiece"},
             "tokenizer.source_model: expected '' with init.vocabulary = old",
         ),
     ],

@@ -49,8 +49,17 @@ def test_exact_trees_may_have_other_tags():
 
 
 def test_f1_can_be_watched_in_training():
-    validation.check(base(**{"data.measure": "f1", "train.watch": "honest"}))
+    trees = {"data.source": "trees", "data.measure": "f1", "tokenizer.joint": False}
+    trees |= {"tokenizer.target_kind": "top_down", "model.tying": "two"}
+    validation.check(base(**trees, **{"train.watch": "honest"}))
     with pytest.raises(UserError, match="perplexity or one of evalb, honest"):
-        validation.check(base(**{"data.measure": "f1", "train.watch": "13a"}))
+        validation.check(base(**trees, **{"train.watch": "13a"}))
     with pytest.raises(UserError, match="perplexity or one of 13a, "):
         validation.check(base(**{"train.watch": "honest"}))
+
+
+def test_what_cannot_be_measured_at_the_end_is_refused_at_the_start():
+    with pytest.raises(UserError, match="data.measure: expected one of bleu, f1"):
+        validation.check(base(**{"data.measure": "meteor"}))
+    with pytest.raises(UserError, match="data.measure: expected a measure of text"):
+        validation.check(base(**{"data.measure": "f1"}))

@@ -39,7 +39,16 @@ def test_what_is_no_number_is_no_improvement():
 
 @pytest.mark.parametrize(
     "after, every, epochs, times",
-    [(5, 1, 4.99, 0), (5, 1, 5.0, 1), (5, 1, 6.5, 2), (5, 0.5, 6.5, 4), (0, 2, 0, 1)],
+    [
+        *(
+            (5, 1, 4.99, 0),
+            (5, 1, 5.0, 1),
+            (5, 1, 6.5, 2),
+            (5, 0.5, 6.5, 4),
+            (0, 2, 0, 1),
+        ),
+        *((1, 0.1, 1.3, 4), (0, 0.2, 2.2, 12), (0, 0.1, 1.19, 12)),
+    ],
 )
 def test_epochs_lower_the_rate(after, every, epochs, times):
     changes = {

@@ -117,6 +117,9 @@ def results(**changes):
         ({"beam": 1}, False),
         ({"average_of": 1}, False),
         ({"last": {"wer": {}}}, False),
+        ({"last": {}, "best": {"bleu": {}}}, False),  # of another checkpoint
+        ({"constrained": True}, True),
+        ({"constrained": False}, False),
     ],
 )
 def test_a_run_is_finished_when_it_was_measured_as_asked(tmp_path, changes, finished):
@@ -135,6 +138,14 @@ def test_results_of_another_search_are_kept_beside(tmp_path):
     assert "_beam4_alpha0.6_" in before.name
     assert [sealed.read_json(one, "")["beam"] for one in (now, before)] == [1, 4]
     assert folder.read_results(tmp_path)["beam"] == 1
+
+
+def test_results_by_a_grammar_and_without_are_not_the_same_search(tmp_path):
+    for constrained in ({}, {"constrained": True}, {"constrained": False}):
+        folder.write_results(tmp_path, results(**constrained), usual=True)
+    now, before = sorted((tmp_path / "results").iterdir(), key=lambda x: len(x.name))
+    found = [sealed.read_json(one, "")["constrained"] for one in (now, before)]
+    assert found == [False, True]
 
 
 def test_reports_stay_strict_about_what_a_run_may_change():

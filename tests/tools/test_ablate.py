@@ -23,6 +23,15 @@ from transformer.tools.ablate import watch
 pytestmark = pytest.mark.usefixtures("hasty")
 
 
+def test_the_configuration_of_a_run_has_neither_rows_nor_variants(tmp_path, capsys):
+    file = tmp_path / "config.json"
+    file.write_text(config.to_json(base()))
+    call = ["ablate", f"--config={file}", "--rows=all", f"--workdir={tmp_path}"]
+    assert "expected a file with ROWS" in error(capsys, *call)
+    said = error(capsys, "params", f"--config={file}:big")
+    assert said.startswith(f"--config: expected no variant of {file}, which has none")
+
+
 def test_dry_run_prints_the_commands_and_touches_nothing(tmp_path, capsys):
     folder = tmp_path / "a folder"
     given = ["--config.train.steps=8", "--noconfig.model.attention_bias"]

@@ -50,6 +50,11 @@ class _ConfigFile(config_flags.ConfigFileFlagParser):
                 f"--config: expected a file name that ends in .py, got {file}; rename "
                 "the file"
             )
+        if file.endswith(".json") and path != file:
+            raise UserError(
+                f"--config: expected no variant of {file}, which has none, got "
+                f"{path.partition(':')[2]!r}; leave it out"
+            )
         with _own_errors(path):
             values = _saved(file) if file.endswith(".json") else get_config(path)
         if not isinstance(values, ConfigDict):
@@ -94,8 +99,10 @@ def get_config(argument: str) -> Any:
 
 def row_names(file: str) -> list[str]:
     """Return the names of the rows of a config file."""
-    with _own_errors(file), _config_module(file) as module:
-        rows = getattr(module, "ROWS", None)
+    rows = None
+    if not file.endswith(".json"):  # that of a run
+        with _own_errors(file), _config_module(file) as module:
+            rows = getattr(module, "ROWS", None)
     if not isinstance(rows, dict):
         raise UserError(
             f"--config: expected a file with ROWS, such as experiments/table3.py, got "

@@ -230,7 +230,9 @@ FLAGS = {
         "where translate would take the average; optimiser and schedule begin anew"
     ),
     "split": choice_flag("pairs to evaluate on", ["test", "validation"], "test"),
-    "step": count_flag("checkpoint to use (default: the last)"),
+    "step": count_flag(
+        "checkpoint to use (default: the average, the best or the last, as the run has)"
+    ),
     "average": count_flag("average the last K checkpoints (default: the config's)"),
     "last": count_flag("average the last K checkpoints (default: the config's)"),
     "device": choice_flag(

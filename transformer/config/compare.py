@@ -78,7 +78,7 @@ def other_steps(old: Config, new: Config) -> list[str]:
     """
     fixed: tuple[str, ...] = ("train.watch",)  # what the best checkpoint is the best by
     if new.optimizer.schedule == "plateau":
-        fixed += ("train.evaluate_every",)
+        fixed += ("train.evaluate_every", "train.checkpoint_every")  # when it validates
         if new.train.watch != "perplexity":
             fixed += ("decode.", "data.measure")
     lines = other_run(old, new)

@@ -103,7 +103,12 @@ def _check_tokenizer(config: Config) -> None:
     tokenizer, source = config.tokenizer, config.data.source
     pieces = tokenizer.kind in ("sentencepiece", "indexed_words")
     trained = pieces and not tokenizer.source_model
-    if tokenizer.symbols and not trained:
+    for side in ("source", "target"):
+        model = getattr(tokenizer, f"{side}_model")
+        if model and tokenizer.kind in ("whitespace", "bytes"):
+            expected = f"'' with tokenizer.kind = {tokenizer.kind}, which has no model"
+            refuse(f"tokenizer.{side}_model", expected, model)
+    if tokenizer.symbols and (not trained or config.init.vocabulary == "old"):
         expected = "'' where no sentencepiece model is trained"
         refuse("tokenizer.symbols", expected, tokenizer.symbols)
     if tokenizer.dropout:

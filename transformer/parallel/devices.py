@@ -90,9 +90,11 @@ def programs_folder(platform: str) -> Path:
     in one of several runs side by side, would be found on all cores, where it takes up
     to 1.3 times as long as their own. So each number of cores has a folder.
     """
-    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    named = os.environ.get("JAX_COMPILATION_CACHE_DIR")
-    folder = Path(named or Path(home) / "transformer-reference" / "xla")
+    if named := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        folder = Path(named)
+    else:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        folder = Path(home) / "transformer-reference" / "xla"
     return folder / f"cores-{_cores()}" if platform == "cpu" else folder
 
 

@@ -349,10 +349,20 @@ def save_inference(
         checkpoints.save(step, {"params": params}, metadata | {"inference_only": True})
 
 
-def remove_before(folder: Path, step: int) -> None:
-    """Remove the checkpoints of steps before one."""
-    with Checkpoints(folder, keep=1) as checkpoints:
-        checkpoints._remove_unless(lambda other: other >= step)
+def remove_averages(folder: Path, step: int) -> None:
+    """Remove what evaluations have averaged, and all averages before a step.
+
+    What ``transformer average`` has made of the step or a later one stays.
+    """
+
+    def stays(other: int) -> bool:
+        asked = True  # earlier versions did not say
+        with contextlib.suppress(Damaged):
+            asked = _record(folder / str(other))["metadata"].get("asked", True)
+        return other >= step and asked
+
+    with Checkpoints(folder, keep=1) as averages:
+        averages._remove_unless(stays)
 
 
 def _check_room(folder: Path, tree: Any) -> None:

@@ -56,7 +56,8 @@ class Course:
         """
         if rule.schedule != "epochs":
             return self
-        times = math.floor((epochs - rule.decay_after) / rule.decay_every) + 1
+        # 0.3 / 0.1 is a little less than 3.
+        times = math.floor((epochs - rule.decay_after) / rule.decay_every + 1e-9) + 1
         return dataclasses.replace(self, factor=rule.decay ** max(times, 0))
 
     def over(self, settings: Config) -> str:

@@ -19,7 +19,7 @@ from transformer.run.course import may_end_early
 
 FILES = ("config.json", "record.json", "metrics.jsonl", "results.json")
 FOLDERS = ("checkpoints", "averaged", "results", "tensorboard", "vocabulary")
-_SEARCH = ("beam", "alpha", "length_penalty", "extra_tokens")
+_SEARCH = ("beam", "alpha", "length_penalty", "extra_tokens", "constrained")
 
 
 def check_writable(workdir: Path) -> None:
@@ -202,9 +202,17 @@ def _keep_other_search(path: Path, results: Mapping[str, Any]) -> None:
         old = sealed.read_json(path, "")
     except UserError:  # none, or damaged
         return
-    if any(old.get(key) != results.get(key) for key in _SEARCH):
-        search = "_".join(f"{key}{old.get(key)}" for key in _SEARCH)
+    if _search(old) != _search(results):
+        search = "_".join(f"{key}{value}" for key, value in _search(old).items())
         os.replace(path, path.with_name(f"{path.stem}_{search}.json"))
+
+
+def _search(results: Mapping[str, Any]) -> dict[str, Any]:
+    """Return by which search results were made."""
+    found = {key: results.get(key) for key in _SEARCH}
+    if found["constrained"] is not False:  # nothing is said of it by earlier versions
+        del found["constrained"]
+    return found
 
 
 def read_results(workdir: Path) -> dict[str, Any]:
@@ -242,9 +250,11 @@ def is_finished(workdir: Path, settings: Config) -> bool:
         "average_of": settings.decode.average,
         **{key: getattr(settings.decode, key) for key in _SEARCH},
     }
-    told = {key: found.get(key, value) for key, value in wanted.items()}
+    earlier = wanted | {"constrained": True}  # where a version said nothing
+    told = {key: found.get(key, earlier[key]) for key in wanted}
     name = settings.decode.checkpoint
-    measured = not found.get(name) or settings.data.measure in found[name]
+    there = [x for x in ("last", "best") if found.get(x)]  # none in brief ones
+    measured = not there or settings.data.measure in found.get(name, {})
     complete = are_of_the_end(workdir, settings, found)
     return bool(found) and told == wanted and complete and measured
 
