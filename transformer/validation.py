@@ -44,7 +44,7 @@ def check(settings: Config) -> None:
         config.refuse("data.measure", expected, data.measure)
     if settings.train.watch == PERPLEXITY:
         return
-    variants = measures.VARIANTS[settings.data.measure]
+    variants = measures.VARIANTS[data.measure]
     if settings.train.watch not in [PERPLEXITY, *variants]:
         expected = f"{PERPLEXITY} or one of {', '.join(variants)}"
         config.refuse("train.watch", expected, settings.train.watch)

@@ -50,13 +50,14 @@ class _ConfigFile(config_flags.ConfigFileFlagParser):
                 f"--config: expected a file name that ends in .py, got {file}; rename "
                 "the file"
             )
-        if file.endswith(".json") and path != file:
+        saved = file.endswith(".json")
+        if saved and path != file:
             raise UserError(
                 f"--config: expected no variant of {file}, which has none, got "
                 f"{path.partition(':')[2]!r}; leave it out"
             )
         with _own_errors(path):
-            values = _saved(file) if file.endswith(".json") else get_config(path)
+            values = _saved(file) if saved else get_config(path)
         if not isinstance(values, ConfigDict):
             raise UserError(
                 f"--config: expected get_config() of {file} to return a ConfigDict, "
