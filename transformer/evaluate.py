@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer import objective
+from transformer import fitting, objective
 from transformer.config import Config, UserError
 from transformer.data.corpus import Corpus
 from transformer.data.sources import Split
 from transformer.data.tokenizers import Vocabulary
 from transformer.metrics import measures
-from transformer.parallel import hosts, sizes
+from transformer.parallel import hosts, memory, sizes
 from transformer.prepare import Prepared, prepare
 from transformer.run import checkpoints, folder, texts
 from transformer.run.checkpoints import Checkpoints
@@ -99,7 +99,7 @@ def evaluate_held(
     for name, params in it.models.items():
         translator = Translator(sized, prepared.vocabulary, params, log)
         results[name], translations[name] = _measure(
-            translator, prepared.corpora[split], read, references, f"{split}, {name}"
+            translator, prepared.corpora[split], read, references, split, name
         )
         steps = it.averaged if name == "average" else it.last
         _report(name, steps, split, settings, results[name], log)
@@ -192,15 +192,18 @@ def _measure(
     corpus: Corpus,
     sources: Sequence[Any],
     references: Sequence[str],
+    split: Split,
     name: str,
 ) -> tuple[dict[str, Any], list[str]]:
     settings = translator.settings
-    sums = objective.corpus_sums(
-        settings, translator.model, translator.params, corpus, translator.mesh
-    )
+    with memory.enough(*fitting.measuring(split)):
+        sums = objective.corpus_sums(
+            settings, translator.model, translator.params, corpus, translator.mesh
+        )
     nll = sums["nll"] / sums["weight"]
     if not nll < LARGEST:
-        raise diverged(f"{name}: expected a finite loss, got {nll:.4g} nats per token")
+        got = f"got {nll:.4g} nats per token"
+        raise diverged(f"{split}, {name}: expected a finite loss, {got}")
     start = time.monotonic()
     found = [one[0] for one in translator.hypotheses(sources)]
     lines = [one.text for one in found]

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from transformer import config, decode, models
 from transformer.config import Config, UserError
 from transformer.data.batches import Shape
+from transformer.data.sources import Split
 from transformer.models import Ensemble, Model
 from transformer.models.counts import parameter_count
 from transformer.nn import optimizer
@@ -154,6 +155,15 @@ STEP = (
     "batch.tokens: expected a step",
     "lower it, or spread the run over more devices",
 )
+
+
+def measuring(split: Split) -> tuple[str, str]:
+    """Return what ``memory.enough`` says of the loss of held-out pairs.
+
+    None of them is too long for ``data.max_length``, and decode.tokens has no fewer
+    than one of them at a time.
+    """
+    return f"data.{split}: expected a longest line", "split that line, or leave it out"
 
 
 # ---- searches ------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from transformer import config, fitting, models, parallel, validation, warm_start
-from transformer.config import Config
+from transformer.config import Config, UserError
 from transformer.data import batches
 from transformer.evaluate import evaluate_held
 from transformer.nn import optimizer
@@ -353,7 +353,11 @@ class _Loop:
         run = self._run
         self.meter.read()
         if validate:
-            self._validate(state, done, due)
+            try:
+                self._validate(state, done, due)
+            except UserError:  # what is validated can be mended
+                self._save_unfinished(state, done, due)
+                raise
             save = save or bool(self._course.over(run.settings))
         if save:
             step, value = self._validated
@@ -388,10 +392,14 @@ class _Loop:
     def _stop(self, state: State, done: int, due: _Due) -> None:
         """Save a run that was stopped."""
         self.meter.read()
+        self._save_unfinished(state, done, due)
+        self._run.log(f"stopped at step {done:,}; the same command resumes from there")
+
+    def _save_unfinished(self, state: State, done: int, due: _Due) -> None:
+        """Save what no validation belongs to, to resume from."""
         if due.last != done:  # one that is kept must not become temporary
             self._save(state, done, None, temporary=True)
         self._keeper.checkpoints.wait()
-        self._run.log(f"stopped at step {done:,}; the same command resumes from there")
 
 
 class _Due:

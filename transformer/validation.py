@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 from jax.sharding import Mesh
 
-from transformer import config, objective
+from transformer import config, fitting, objective
 from transformer.config import Config
 from transformer.metrics import measures
 from transformer.models import Model, stacks
+from transformer.parallel import memory
 from transformer.prepare import Prepared
 from transformer.run.meter import perplexity
 from transformer.translate import Translator
@@ -67,7 +68,8 @@ def measure(
       mesh: of the devices.
     """
     corpus, watch = prepared.corpora["validation"], settings.train.watch
-    sums = objective.corpus_sums(settings, model, params, corpus, mesh)
+    with memory.enough(*fitting.measuring("validation")):
+        sums = objective.corpus_sums(settings, model, params, corpus, mesh)
     nll = sums["nll"] / sums["weight"]
     metrics = {"validation_nll": nll, "validation_perplexity": perplexity(nll)}
     if watch == PERPLEXITY:

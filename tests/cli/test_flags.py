@@ -255,3 +255,18 @@ def test_rules_are_about_flags_of_the_command(name):
     command = cli.COMMANDS[name]
     for rule in command.rules:
         assert rule.flags and set(rule.flags) <= set(command.optional)
+
+
+def test_a_path_may_begin_at_home(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    command = cli.COMMANDS["train"]
+    of_run = ["--workdir=~/runs/one", "--init_from=~/old:3", "--config.data.dir=~/text"]
+    values = parse("train", command, [BASE, *of_run, "--config.data.name=a~/b"])
+    assert values.workdir == f"{tmp_path}/runs/one"
+    assert values.init_from == f"{tmp_path}/old:3"
+    assert values.config.data.dir == f"{tmp_path}/text"
+    assert values.config.data.name == "a~/b"
+    # What is drawn is no path.
+    asked = ["--workdir=x", "--source=~/a", "--output=~/a.png"]
+    drawn = parse("visualize", cli.COMMANDS["visualize"], asked)
+    assert drawn.source == "~/a" and drawn.output == f"{tmp_path}/a.png"

@@ -138,6 +138,19 @@ def test_tokens_that_cannot_be_lowered(holding, tmp_path):
     )
 
 
+@pytest.mark.parametrize("split, done", [("validation", 3), ("test", 4)])
+def test_a_held_out_line_that_no_machine_holds(split, done, tmp_path):
+    changes = {"train.steps": 4, "train.evaluate_every": 3, "train.checkpoint_every": 4}
+    settings = tiny_run(tmp_path / "text", **changes)
+    for language in ("en", "de"):
+        path = tmp_path / "text" / f"{split}.{language}"
+        path.write_text(path.read_text() + "one " * 100_000 + "\n")
+    said = refused(train, settings, new(tmp_path))
+    assert said.startswith(f"data.{split}: expected a longest line that fits into memo")
+    # The steps that were made are not lost.
+    assert [x.name for x in (tmp_path / "run" / "checkpoints").iterdir()] == [str(done)]
+
+
 # ---- searches ------------------------------------------------------------------------
 
 

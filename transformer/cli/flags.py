@@ -26,8 +26,9 @@ class Flag:
     help: str
     checks: Sequence[Check] = ()
     choices: Sequence[str] = ()
-    reads: bool = False  # its value is the name of a file to read
-    folder: bool = False  # its value is the name of a folder to write into
+    path: bool = False  # its value is a path, or several
+    reads: bool = False  # it is that of a file to read
+    folder: bool = False  # it is that of a folder to write into
 
     def parse(self, name: str, text: Any) -> Any:
         """Return the value that was typed.
@@ -154,14 +155,19 @@ def text_flag(help_: str, default: str | None = None) -> Flag:
     return Flag(str, default, help_, _TEXT)
 
 
+def path_flag(help_: str) -> Flag:
+    """Return a flag that names a file or a folder, or several."""
+    return Flag(str, None, help_, _TEXT, path=True)
+
+
 def file_flag(help_: str) -> Flag:
     """Return a flag that names a file to read."""
-    return Flag(str, None, help_, _TEXT, reads=True)
+    return Flag(str, None, help_, _TEXT, path=True, reads=True)
 
 
 def folder_flag(help_: str) -> Flag:
     """Return a flag that names a folder to write into."""
-    return Flag(str, None, help_, _TEXT, folder=True)
+    return Flag(str, None, help_, _TEXT, path=True, folder=True)
 
 
 def count_flag(
@@ -221,11 +227,11 @@ FLAGS = {
     ),
     "num_processes": count_flag("processes of the run, with --coordinator=HOST:PORT"),
     "process_id": count_flag("which of them this is, from 0", least=0),
-    "config": text_flag(
+    "config": path_flag(
         "FILE.py or FILE.py:VARIANT; change a key by --config.KEY=VALUE"
     ),
-    "workdir": text_flag("folder of the run"),
-    "init_from": text_flag(
+    "workdir": path_flag("folder of the run"),
+    "init_from": path_flag(
         "WORKDIR or WORKDIR:STEP of a run to start from: its parameters, averaged "
         "where translate would take the average; optimiser and schedule begin anew"
     ),
@@ -243,7 +249,7 @@ FLAGS = {
     "input": file_flag(
         "file to translate, one sentence per line (default: standard input)"
     ),
-    "output": text_flag("file to write (default: standard output)"),
+    "output": path_flag("file to write (default: standard output)"),
     "source": file_flag("file of source sentences, one per line"),
     "target": file_flag("file of their translations"),
     **flags_of(Search),
@@ -269,7 +275,7 @@ FLAGS = {
     "tokens": count_flag("padded tokens per side of a batch (default: the config's)"),
     "length": count_flag("tokens of the longest sentence", 32, least=2),
     "rounds": count_flag("measurements, of which the median is printed", 5),
-    "profile": text_flag("folder for a trace, for TensorBoard or Perfetto"),
+    "profile": path_flag("folder for a trace, for TensorBoard or Perfetto"),
     "scores": switch_flag("write SCORE, a tab, then the translation"),
     "alignments": switch_flag(
         "write the translation, a tab, then SOURCE-TARGET numbers of the words that "
@@ -297,15 +303,15 @@ FLAGS = {
     "format": choice_flag(
         "html holds plots too", ["markdown", "html", "csv"], "markdown"
     ),
-    "results": text_flag(
+    "results": path_flag(
         "folders of small files that --save wrote, a comma between two"
     ),
-    "save": text_flag("folder for the results of the runs as small files"),
-    "systems": text_flag(
+    "save": path_flag("folder for the results of the runs as small files"),
+    "systems": path_flag(
         "runs on the same data, or folders of such, separated by commas: the "
         "second half of Table 2, measured here"
     ),
-    "parsing": text_flag(
+    "parsing": path_flag(
         "runs of parsers, or folders of such, separated by commas: Table 4, and what "
         "was measured here"
     ),

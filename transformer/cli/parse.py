@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -32,6 +33,7 @@ def parse(name: str, command: Command, arguments: list[str]) -> flags.FlagValues
         effect, for arguments that are missing or too many, and for an output that
         cannot be written or is an input.
     """
+    arguments = [_at_home(command, argument) for argument in arguments]
     values = _defined(command, arguments)
     try:
         _refuse_unlisted(arguments)
@@ -65,6 +67,16 @@ def _defined(command: Command, arguments: list[str]) -> flags.FlagValues:
     if "slurm.partition" in command.optional:
         _define_slurm(values, arguments)
     return values
+
+
+def _at_home(command: Command, argument: str) -> str:
+    """Put the home folder for the ~ of --FLAG=~/PATH, which most shells leave there."""
+    flag, equals, value = argument.partition("=")
+    name = flag.lstrip("-")
+    known = command.flags().get("config" if name.startswith("config.") else name)
+    if known is None or not known.path or not value.startswith("~"):
+        return argument
+    return flag + equals + os.path.expanduser(value)
 
 
 def _place(

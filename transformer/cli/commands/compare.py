@@ -12,6 +12,7 @@ from transformer.cli.flags import (
     choice_flag,
     count_flag,
     only_with,
+    path_flag,
     text_flag,
 )
 from transformer.metrics.bleu import VARIANTS
@@ -45,7 +46,7 @@ COMMAND = Command(
         "seed": count_flag("of both tests, sacreBLEU's SACREBLEU_SEED", 12345),
         "resamples": count_flag("of the paired bootstrap", 1000),
         "trials": count_flag("of paired approximate randomisation", 10_000),
-        "output": text_flag("page to write, .html: the sentences that differ most"),
+        "output": path_flag("page to write, .html: the sentences that differ most"),
         "most": count_flag("sentences of each table of --output", 100),
     },
     (only_with("output", "most"),),

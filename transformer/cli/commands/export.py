@@ -7,7 +7,7 @@ from pathlib import Path
 from absl import flags
 
 from transformer.cli.files import trained
-from transformer.cli.flags import Command, choice_flag, text_flag
+from transformer.cli.flags import Command, choice_flag, path_flag
 
 
 def run(values: flags.FlagValues) -> int:
@@ -27,7 +27,7 @@ COMMAND = Command(
     ("quantization",),
     own={
         "to": choice_flag("system that is to read it", ["huggingface", "ctranslate2"]),
-        "output": text_flag("folder to make"),
+        "output": path_flag("folder to make"),
         "quantization": choice_flag(
             "of the arrays; int8 of CTranslate2 only (default: float32)",
             ["int8", "float16", "bfloat16"],

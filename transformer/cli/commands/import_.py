@@ -8,7 +8,7 @@ from absl import flags
 
 from transformer import config
 from transformer.cli.files import writable
-from transformer.cli.flags import Command, given, text_flag
+from transformer.cli.flags import Command, given, path_flag
 
 
 def run(values: flags.FlagValues) -> int:
@@ -29,12 +29,12 @@ COMMAND = Command(
     ("from", "workdir"),
     ("config",),
     own={
-        "from": text_flag(
+        "from": path_flag(
             "folder of Transformers with a MarianMTModel, or Marian's own .npz with "
             "its pieces beside it"
         ),
-        "workdir": text_flag("empty folder to make the run in"),
-        "config": text_flag(
+        "workdir": path_flag("empty folder to make the run in"),
+        "config": path_flag(
             "FILE.py that says on which data and how it is to be trained further; "
             "change a key by --config.KEY=VALUE (default: it only translates)"
         ),

@@ -13,8 +13,8 @@ from transformer.cli.flags import (
     Command,
     choice_flag,
     file_flag,
+    path_flag,
     switch_flag,
-    text_flag,
 )
 
 
@@ -52,7 +52,7 @@ COMMAND = Command(
             ["gold", "test"],
             "gold",
         ),
-        "output": text_flag(
+        "output": path_flag(
             "JSON file to write: the table, with counts of each sentence"
         ),
     },

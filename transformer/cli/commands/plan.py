@@ -16,7 +16,7 @@ from transformer.cli.flags import (
     given,
     only_with,
     only_without,
-    text_flag,
+    path_flag,
 )
 from transformer.cli.start import start_devices
 from transformer.config import Config
@@ -79,7 +79,7 @@ COMMAND = Command(
             "that are prepared or generated, else 32)",
             least=2,
         ),
-        "output": text_flag("file to write: JSON with --target, else the table"),
+        "output": path_flag("file to write: JSON with --target, else the table"),
     },
     (
         only_with("target", "what", "shapes"),

@@ -17,6 +17,7 @@ from transformer.cli.flags import (
     file_flag,
     only_for,
     only_with,
+    path_flag,
     text_flag,
 )
 from transformer.cli.start import start_devices
@@ -144,11 +145,11 @@ COMMAND = Command(
             "the learned ones of --workdir) or embeddings (--workdir --words)",
             _KINDS,
         ),
-        "output": text_flag(
+        "output": path_flag(
             "file to write: .png, .svg or .pdf; with --what=length also .md, .csv or "
             ".html"
         ),
-        "workdir": text_flag("folder of a run; of several, separated by commas"),
+        "workdir": path_flag("folder of a run; of several, separated by commas"),
         "length": count_flag("positions", 64, least=2, most=4096),
         "edges": text_flag(
             "the most words of a source in each bin but the last, which has no end",

@@ -21,7 +21,7 @@ from transformer.cli.flags import (
     given,
     only_with,
     only_without,
-    text_flag,
+    path_flag,
 )
 from transformer.cli.start import started
 from transformer.config import UserError
@@ -130,7 +130,7 @@ COMMAND = Command(
             "empty where anyhow"
         ),
         "forbid": file_flag("file of words that no translation has, one per line"),
-        "workdir": text_flag(
+        "workdir": path_flag(
             "folder of the run; of several, which translate together, separated by "
             "commas"
         ),

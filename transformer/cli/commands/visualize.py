@@ -15,6 +15,7 @@ from transformer.cli.flags import (
     given,
     only_with,
     only_without,
+    path_flag,
     switch_flag,
     text_flag,
 )
@@ -113,7 +114,7 @@ COMMAND = Command(
         "input": file_flag(
             "of --statistics: file of sentences, one per line (default: standard input)"
         ),
-        "output": text_flag(
+        "output": path_flag(
             "file to write: .html (a page to explore), .png, .svg or .pdf; with "
             "--statistics also .md or .csv (default: a table on standard output)"
         ),
