@@ -450,12 +450,22 @@ def open_run(workdir: Path) -> tuple[Config, Vocabulary]:
     """Return the configuration and the vocabulary of a run.
 
     Raises:
-      UserError: if there is no run in the folder.
+      UserError: if there is no run in the folder, or its data are not where it names
+        them.
     """
     settings = folder.read_settings(workdir)
     corpus = Path(settings.data.prepared or workdir / "corpus")
-    if not corpus.exists() and (workdir / VOCABULARY).is_dir():
-        corpus = workdir / VOCABULARY  # of an imported model, not trained yet
+    if not corpus.exists():
+        if (workdir / VOCABULARY).is_dir():
+            corpus = workdir / VOCABULARY  # of an imported model, not trained yet
+        elif settings.data.prepared:
+            remedy = "put it back"
+            if not corpus.is_absolute():
+                remedy = "call from the folder that the run was trained from"
+            raise UserError(
+                f"{workdir}: expected its prepared data in {corpus} (data.prepared), "
+                f"found none there; {remedy}"
+            )
     return settings, load_vocabulary(corpus)
 
 

@@ -24,6 +24,8 @@ from transformer.data.corpus import Corpus, Counts
 from transformer.data.sources import Split
 from transformer.files import sealed
 from transformer.prepare import prepare
+from transformer.run import folder
+from transformer.translate import open_run
 
 
 def contents(folder: pathlib.Path) -> dict[str, bytes]:
@@ -399,3 +401,21 @@ def test_another_run_finishes_first_with_other_data(
     with pytest.raises(UserError, match="data.train_pairs: 200 -> 300; set them back"):
         prepare(make_config(data_prepared=shared), tmp_path, meanwhile)
     assert len(prepare(theirs, tmp_path).corpora["train"]) == 200
+
+
+def test_a_run_says_where_its_prepared_data_are_not(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for prepared, remedy in {
+        "shared": "call from the folder that the run was trained from",
+        str(tmp_path / "shared"): "put it back",
+    }.items():
+        settings = make_config(data_prepared=prepared)
+        folder.write_settings(tmp_path, settings)
+        prepare(settings, tmp_path)
+        assert open_run(tmp_path)[0] == settings
+        os.rename("shared", "elsewhere")
+        with pytest.raises(UserError, match=rf"\(data.prepared\), .*; {remedy}"):
+            open_run(tmp_path)
+        os.rename("elsewhere", "shared")
