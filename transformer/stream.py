@@ -71,6 +71,11 @@ def translate_stream(
             "--alignments: expected a run whose sources have words, got data.source = "
             "vectors; leave it out"
         )
+    if alignments and translator.settings.data.source == "trees":
+        raise UserError(
+            "--alignments: expected a run whose translations are words, got "
+            "data.source = trees; leave it out"
+        )
     if forbid:  # what is no word is refused before anything is read
         demands.forbidding(translator.vocabulary.target, tuple(forbid))
     hosts.once(_note)(sizes.line(translator.settings))

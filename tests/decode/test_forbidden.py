@@ -12,7 +12,7 @@ from hypothesis import strategies
 from support.reference import assert_close
 
 from transformer import decode
-from transformer.data.tokenizers import Bytes, Whitespace
+from transformer.data.tokenizers import Whitespace
 from transformer.decode import forbidden
 from transformer.ids import EOS
 
@@ -138,7 +138,6 @@ def test_equal_words_are_one_compiled_constraint():
 @pytest.mark.parametrize(
     "tokenizer, bad, good",
     [
-        (Bytes(), "der Hünd da", "der Hündin da"),
         (Whitespace(["der", "Hü@@", "nd", "nd@@", "in"]), "Hü@@ nd", "Hü@@ nd@@ in"),
     ],
 )

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import resource
 from typing import Any
 
 import jax
@@ -285,6 +286,28 @@ def test_other_tokenizers_and_models_are_refused(tmp_path):
         other = Translator(settings, one.vocabulary, {})
         with pytest.raises(UserError, match="expected transformer, got 'rnn'"):
             export(other, to, tmp_path / "folder")
+
+
+def test_pieces_that_are_words_twice_are_refused(tmp_path):
+    settings = config.Tokenizer("sentencepiece", "same", 40, True, "", "", "", 0.0, 1)
+    texts = [(f"{a} 1 2 3 dogs", f"{a} 1 2 3 horses") for a in range(9)] * 4
+    pieces = tokenizers.SentencePiece.build(texts, settings, "")
+    indexed = tokenizers.IndexedWords(pieces)
+    one = drawn(tokenizers.Vocabulary(indexed, pieces), **{"model.tying": "none"})
+    with pytest.raises(UserError, match="pieces of the source that differ, which"):
+        export(one, "ctranslate2", tmp_path / "folder")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_is_one_line(imported, tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
+    try:
+        with pytest.raises(UserError, match="that can be made, .*: File too large"):
+            export(imported, "huggingface", tmp_path / "folder")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_quantizations_belong_to_formats():

@@ -21,6 +21,7 @@ from transformer import objective
 from transformer.cli import main as cli
 from transformer.config import UserError
 from transformer.evaluate import average
+from transformer.formats import huggingface
 from transformer.formats.arrays import NEVER
 from transformer.formats.incoming import import_model
 from transformer.ids import BOS, PAD
@@ -199,6 +200,18 @@ def few_of_two_billion_rows(place: Path) -> None:
     change_arrays(place, lambda arrays: arrays.update(table))
 
 
+def negative_penalty(place: Path) -> None:
+    (place / "generation_config.json").unlink(missing_ok=True)
+    change_json(place, "config.json", length_penalty=-1)
+
+
+def eight_bits(place: Path) -> None:
+    header = {"a": {"dtype": "F8_E4M3", "shape": [8], "data_offsets": [0, 8]}}
+    text = json.dumps(header).encode()
+    content = len(text).to_bytes(8, "little") + text + bytes(8)
+    (place / "model.safetensors").write_bytes(content)
+
+
 BAD: dict[str, tuple[Any, str]] = {
     "pickle": (only_a_pickle, "a pickle, which may run any code and is not opened"),
     "no arrays": (lambda p: (p / "model.safetensors").unlink(), "model.safetensors"),
@@ -285,6 +298,19 @@ BAD: dict[str, tuple[Any, str]] = {
         ),
         "a file name for each array in weight_map",
     ),
+    "kind of heads": (
+        lambda p: change_json(p, "config.json", decoder_attention_heads=[2]),
+        "one number above 0 for encoder_attention_heads and decoder",
+    ),
+    "8 bits": (eight_bits, "expected arrays of types that numpy has"),
+    "penalty": (
+        negative_penalty,
+        "config.json: expected a number from 0 to below 100 for length_penalty, got -1",
+    ),
+    "generation": (
+        lambda p: (p / "generation_config.json").write_text('{"length_penalty": "x"}'),
+        "generation_config.json: expected a number from 0 .*, got 'x'",
+    ),
     "two tables": (
         lambda p: change_arrays(
             p, lambda x: x.update({"lm_head.weight": x["model.shared.weight"] + 1})
@@ -304,6 +330,18 @@ def test_other_folders_are_refused(name, tmp_path):
     with pytest.raises(UserError, match=said):
         import_model(place, workdir)
     assert list(workdir.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "changes, alpha", [({}, 1.0), ({"length_penalty": 0}, 0.0)], ids=str
+)
+def test_a_length_penalty_is_kept(changes, alpha, tmp_path):
+    place = case.write_folder(values("committed", "marian_values"), tmp_path / "theirs")
+    given = json.loads((place / "config.json").read_text())
+    given.pop("length_penalty", None)
+    (place / "config.json").write_text(json.dumps(given | changes))
+    (place / "generation_config.json").unlink(missing_ok=True)
+    assert huggingface.load(place).decode["alpha"] == alpha
 
 
 BAD_NPZ: dict[str, tuple[dict[str, Any], str]] = {

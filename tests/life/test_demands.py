@@ -16,6 +16,7 @@ from support.texts import make_config
 from support.translators import EXTRA, ROUNDINGS, SETTINGS, draw_params
 
 from transformer import demands, objective, stream
+from transformer.cli import main as cli
 from transformer.config import UserError
 from transformer.data.tokenizers import Bytes, SentencePiece, Vocabulary
 from transformer.decode import Forbidden
@@ -25,6 +26,13 @@ from transformer.translate import Translation, Translator
 LINES = ["ab", "", "hello w"]
 
 
+class Letters(Bytes):
+    """Bytes that are letters by themselves, as those of any text are not."""
+
+    def spellings(self):
+        return ["", "\ufffd", "", "", *map(chr, range(256))]
+
+
 @pytest.fixture(scope="module")
 def warnings() -> list[str]:
     return []
@@ -32,7 +40,7 @@ def warnings() -> list[str]:
 
 @pytest.fixture(scope="module")
 def translator(warnings) -> Translator:
-    vocabulary = Vocabulary(*[Bytes()] * 2)
+    vocabulary = Vocabulary(*[Letters()] * 2)
     empty = Translator(SETTINGS, vocabulary, None, warnings.append)
     return Translator(SETTINGS, vocabulary, draw_params(empty), warnings.append)
 
@@ -62,7 +70,7 @@ def test_a_translation_begins_as_it_is_told_and_goes_on_from_there(translator, f
 
 def test_a_forbidden_word_is_in_no_translation(translator, free):
     text = free[2].text
-    assert demands.forbidding(Bytes(), (text,)) is not None
+    assert demands.forbidding(Letters(), (text,)) is not None
     (other,) = translator.hypotheses(LINES[2:], beam=1, forbid=[text])
     assert other[0].text.split() != [text]
     # A word that nothing was made of changes nothing.
@@ -80,6 +88,11 @@ def test_pieces_of_sentencepiece_spell_words():
     assert not constraint.accepts(target.encode("der Hund und"))
     assert constraint.accepts(target.encode("der Hunde und"))
     assert demands.forbidding(target, ("xylo",)) is None  # there is no x to write
+
+
+def test_single_bytes_spell_any_word():
+    with pytest.raises(UserError, match="got one with pieces of single bytes"):
+        demands.forbidding(Bytes(), ("Hund",))
 
 
 def test_demands_that_cannot_be_met(translator, warnings):
@@ -164,6 +177,19 @@ def test_files_of_demands_that_cannot_be_met(trained, tmp_path, capsys, monkeypa
     text = error(capsys, *call, f"--forbid={tmp_path / 'none'}")
     assert text.startswith("--forbid: expected a file of words, got none in")
     assert "No such file" in error(capsys, *call, f"--prefix={tmp_path / 'absent'}")
+
+
+@pytest.mark.usefixtures("started")
+@pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="no names of descriptors")
+def test_an_input_that_is_read_once_has_prefixes(echo, trained, capsys):
+    (trained / "prefixes").write_text("x\ny\n")
+    given, end = os.pipe()
+    os.write(end, b"a\nb\n")
+    os.close(end)
+    call = ["translate", f"--workdir={trained}", f"--input=/dev/fd/{given}"]
+    assert cli.main([*call, f"--prefix={trained / 'prefixes'}"]) == 0
+    os.close(given)
+    assert capsys.readouterr().out == "x|a|\ny|b|\n"
 
 
 def test_a_process_answers_each_line_before_the_next_one_is_written(tmp_path):

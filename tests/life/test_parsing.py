@@ -104,6 +104,11 @@ def test_given_tags_stand_in_the_trees(run) -> None:
         stream.translate_stream(run, ["the_DT", "dog"], output, tags=True)
 
 
+def test_trees_have_no_alignments(run) -> None:
+    with pytest.raises(UserError, match="--alignments: .* got data.source = trees"):
+        stream.translate_stream(run, [], io.StringIO(), alignments=True)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -194,6 +194,17 @@ def test_the_command_draws_the_tree_given_or_written(workdir_of, parser, capsys)
         assert wanted in capsys.readouterr().err.splitlines()[-1]
 
 
+@pytest.mark.parametrize("tree", ["()", "(NP)", "(TOP )", "(NP (-NONE- *))"])
+def test_a_tree_without_words_is_refused(tree, monkeypatch, parser, tmp_path):
+    monkeypatch.setattr(constituents, "load", lambda workdir, step: parser)
+    for show in (
+        lambda: constituents.show(tmp_path, "svg", SOURCE, tree),
+        lambda: heads.look(parser, SOURCE, tree),
+    ):
+        with pytest.raises(UserError, match="--target: expected a tree with words"):
+            show()
+
+
 def test_a_run_that_writes_text_has_no_tree_to_draw(monkeypatch, parser, tmp_path):
     words = Whitespace(SOURCE.split())
     text = Vocabulary(words, words)

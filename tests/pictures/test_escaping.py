@@ -106,6 +106,13 @@ def test_html_and_pictures_show_any_text_as_it_is(odd):
     assert not {"img", "script", "b", "a"} & page.tags and odd in page.text
 
 
+@pytest.mark.filterwarnings("ignore:Glyph")
+def test_what_xml_forbids_is_replaced_in_pictures():
+    svg = plots.bars("x", ["a\x01b\x0bc\ufffed"], "y", {"x": [1.0]}).svg()
+    texts = ["".join(x.itertext()) for x in ElementTree.fromstring(svg).iter()]
+    assert any("a\ufffdb\ufffdc\ufffdd" in text for text in texts)
+
+
 @pytest.mark.parametrize("odd", [IMG, END, "<!--<script>", "\u2028]]>"])
 def test_a_page_of_heads_holds_any_sentence(odd):
     one = np.ones((1, 1, 1, 1))

@@ -16,7 +16,7 @@ import numpy as np
 
 from transformer.files.whole import write_json, write_whole
 from transformer.formats import card
-from transformer.formats.outgoing import Outgoing, outgoing, pieces_model
+from transformer.formats.outgoing import Outgoing, cannot, outgoing, pieces_model
 from transformer.translate import Translator
 
 QUANTIZATIONS = ("int8", "float16", "bfloat16")
@@ -44,11 +44,6 @@ def save(
       UserError: for what the format cannot hold.
     """
     it = outgoing(translator, _POSITIONS, relative=True)
-    variables, aliases = unique(variables_of(it))
-    variables = quantized(variables, quantization)
-    with open(folder / "model.bin", "wb") as file:
-        write_variables(file, variables, aliases)
-    write_json(folder / "config.json", _configuration(it))
     vocabulary = translator.vocabulary
     lists = {
         side: tokenizer.pieces(range(tokenizer.size))
@@ -57,6 +52,14 @@ def save(
             ("target", vocabulary.target),
         )
     }
+    for side, pieces in lists.items():
+        if len({*pieces}) != len(pieces):
+            cannot("tokenizer", f"pieces of the {side} that differ", "others")
+    variables, aliases = unique(variables_of(it))
+    variables = quantized(variables, quantization)
+    with open(folder / "model.bin", "wb") as file:
+        write_variables(file, variables, aliases)
+    write_json(folder / "config.json", _configuration(it))
     if lists["source"] == lists["target"]:
         lists = {"shared": lists["source"]}
     for side, pieces in lists.items():

@@ -107,10 +107,12 @@ def _keys(
     """Return the keys of the model."""
 
     def one(*keys: str) -> int:
-        values = [settings.get(key) for key in keys]
-        if type(values[0]) is not int or len(set(values)) != 1 or values[0] < 1:
+        values: list[Any] = [settings.get(key) for key in keys]
+        first = values[0]
+        whole = all(type(value) is int for value in values)
+        if not whole or len({*values}) != 1 or first < 1:
             refuse(place, f"one number above 0 for {' and '.join(keys)}", values)
-        return values[0]
+        return first
 
     width = one("d_model")
     heads = one("encoder_attention_heads", "decoder_attention_heads")
@@ -208,6 +210,8 @@ def _stored(folder: Path) -> tuple[Arrays, dict[str, str]]:
             arrays |= load_file(path)
     except (SafetensorError, ValueError, TypeError) as error:
         refuse(path, "a safetensors file", error)
+    except (AttributeError, KeyError) as error:
+        refuse(path, "arrays of types that numpy has", error)
     arrays = {name: np.asarray(x, np.float32) for name, x in arrays.items()}
     return arrays, {path.name: digest(path) for path in paths}
 
@@ -261,17 +265,21 @@ def _same_table(c: config.Transformer, name: str) -> list[str]:
 
 def _search(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     path = folder / "generation_config.json"
-    given = {**settings, **(_json(path) if path.is_file() else {})}
+    own = _json(path) if path.is_file() else {}
+    given = {**settings, **own}
     beams = given.get("num_beams")
+    place = path if "length_penalty" in own else folder / "config.json"
     return {
         "beam": beams if isinstance(beams, int) and beams > 0 else 4,
-        "alpha": _power(given.get("length_penalty")),
+        "alpha": _power(place, given.get("length_penalty", 1.0)),
     }
 
 
-def _power(value: Any) -> float:
-    known = isinstance(value, int | float) and 0 < value < 100
-    return float(value) if known else 1.0
+def _power(place: Path, value: Any) -> float:
+    if type(value) not in (int, float) or not 0 <= value < 100:
+        wanted = "a number from 0 to below 100 for length_penalty"
+        refuse(place, wanted, repr(value)[:60])
+    return float(value)
 
 
 def _languages(folder: Path) -> dict[str, str]:
@@ -312,7 +320,7 @@ def save(
     Raises:
       UserError: for what the format cannot hold.
     """
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save as serialized
 
     it = _fitting(translator)
     dtype = quantization or "float32"
@@ -328,7 +336,8 @@ def save(
     for name in names(kept):
         array = theirs(name, arrays[name.ours], rows)
         stored[name.transformers] = array.astype(jnp.dtype(dtype))
-    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    content = serialized(stored, metadata={"format": "pt"})
+    write_whole(folder / "model.safetensors", content)
     last, longest = len(rows) - 1, len(it.positions["source"])
     write_json(folder / "config.json", _config_of(kept, last, longest, dtype))
     how = translator.settings.decode

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from transformer.config import UserError
 from transformer.pictures import plots
-from transformer.pictures.heads import with_text
+from transformer.pictures.heads import tree_of, with_text
 from transformer.translate import load
 
 
@@ -31,13 +31,13 @@ def show(
       What the file is to hold.
 
     Raises:
-      UserError: for a run whose targets are no trees.
+      UserError: for a run whose targets are no trees, and a tree without words.
     """
     translator = load(workdir, step=step)
     with_text("source", source)
     if target is None:
         target = translator.translate([source])[0]
-    tree = translator.vocabulary.target.tree(with_text("target", target))
+    tree = tree_of(translator, with_text("target", target))
     if tree is None:
         kind = translator.settings.data.source
         raise UserError(

@@ -21,6 +21,7 @@ from transformer.ids import BOS, EOS, SPECIAL
 from transformer.metrics.heads import KINDS
 from transformer.pictures import plots
 from transformer.translate import Translator, load
+from transformer.trees import brackets
 from transformer.trees.brackets import Tree
 
 TITLES = {
@@ -165,6 +166,7 @@ def look(
         target, target_ids = found[0].text, found[0].ids
     else:
         target_ids = vocabulary.target.encode(with_text("target", target))
+    tree = tree_of(translator, target)
     longest = max(len(source_ids), len(target_ids) + 1)
     if longest > _LONGEST:
         raise UserError(
@@ -192,7 +194,7 @@ def look(
             name: found_weights.weights[name][picked].clip(0, 1) for name in shown
         },
         single=kinds[shown[0]][1] == 1,
-        tree=vocabulary.target.tree(target),
+        tree=tree,
     )
 
 
@@ -205,6 +207,20 @@ def with_text(side: str, text: str) -> str:
     if not text.strip():
         raise UserError(f"--{side}: expected a sentence, got none; write one")
     return text
+
+
+def tree_of(translator: Translator, target: str) -> Tree | None:
+    """Return the tree that a target is, None where targets are none.
+
+    Raises:
+      UserError: if it has no words.
+    """
+    tree = translator.vocabulary.target.tree(target)
+    if tree is not None and not brackets.words(tree):
+        raise UserError(
+            f"--target: expected a tree with words, got {target}; write one"
+        )
+    return tree
 
 
 def _numbers(name: str, text: str | None, count: int) -> list[int]:

@@ -70,7 +70,7 @@ def _demanded(values: Any) -> dict[str, Any]:
         found["answering"] = True
     if values.prefix is not None:
         found["prefixes"] = _lines_of(values.prefix)
-        if values.input is not None:
+        if values.input is not None and _is_kept(values.input):
             with _reading(values) as sources:
                 lines, there = sum(1 for _ in sources), len(found["prefixes"])
             if lines != there:
@@ -87,6 +87,11 @@ def _demanded(values: Any) -> dict[str, Any]:
             )
         found["forbid"] = words
     return found
+
+
+def _is_kept(path: str) -> bool:
+    """Say whether what is at a path can be read twice, as a pipe cannot."""
+    return os.path.isfile(path) or os.path.isdir(path)
 
 
 @contextlib.contextmanager

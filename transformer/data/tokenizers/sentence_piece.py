@@ -14,7 +14,12 @@ from typing import Any
 
 from transformer import config
 from transformer.config import UserError
-from transformer.data.tokenizers.tokenizer import OfText, Texts, with_ellipses
+from transformer.data.tokenizers.tokenizer import (
+    OfText,
+    Texts,
+    bytes_spell_any_word,
+    with_ellipses,
+)
 from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
 
 # sentencepiece holds its training text in memory: this many pairs take 1.2 GB.
@@ -228,10 +233,7 @@ def open_model(model: bytes, name: str) -> Any:
 def check_no_bytes(model: Any) -> None:
     """Raise a ``UserError`` where a model has pieces of single bytes."""
     if any(model.is_byte(i) for i in range(model.get_piece_size())):
-        raise UserError(
-            "expected a vocabulary of pieces of text, got a model with pieces of "
-            "single bytes, which may spell any word; forbid none"
-        )
+        raise bytes_spell_any_word()
 
 
 def checksum(model: str) -> dict[str, str]:

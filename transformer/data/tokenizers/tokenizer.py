@@ -8,6 +8,7 @@ import typing
 from collections.abc import Iterable, Sequence
 
 from transformer import config
+from transformer.config import UserError
 from transformer.ids import BOS, EOS, PAD
 from transformer.trees.brackets import Tree
 
@@ -132,6 +133,14 @@ class OfText:
     def spelled(self, text: str) -> str:
         """Return a text as it is."""
         return text
+
+
+def bytes_spell_any_word() -> UserError:
+    """Return the error of words to forbid where pieces are single bytes."""
+    return UserError(
+        "expected a vocabulary of pieces of text, got one with pieces of single bytes, "
+        "which may spell any word; forbid none"
+    )
 
 
 def with_ellipses(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Self
 
 from transformer import config
-from transformer.data.tokenizers.tokenizer import OfText, Texts
+from transformer.data.tokenizers.tokenizer import OfText, Texts, bytes_spell_any_word
 from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
 
 
@@ -62,19 +62,10 @@ class Bytes(OfText):
         return chr(byte) if 0x20 < byte < 0x7F else f"<0x{byte:02X}>"
 
     def spellings(self) -> list[str]:
-        """Return ASCII as it is; another byte stands for a letter."""
-        return ["", "\ufffd", "", "", *map(_letter, range(256))]
-
-    def spelled(self, text: str) -> str:
-        return "".join(map(_letter, text.encode()))
+        raise bytes_spell_any_word()
 
     def plain(self, text: str) -> str:
         return text
 
     def save(self, path: pathlib.Path) -> None:
         path.write_bytes(b"")
-
-
-def _letter(byte: int) -> str:
-    # Parts of a letter are letters too, here of a script that has enough of them.
-    return chr(byte if byte < 0x80 else 0x4E00 + byte)

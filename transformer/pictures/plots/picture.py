@@ -36,6 +36,7 @@ _SETTINGS: Any = {  # matplotlib's type lists all its keys
         INK,
     ),
 }
+_NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 FORMS = ("png", "svg", "pdf")
 _DPI = 160  # pixels an inch
 
@@ -60,7 +61,7 @@ class Picture(NamedTuple):
         text = io.StringIO()
         nothing = ("Creator", "Date", "Format", "Type")
         self._save(text, "svg", nothing, transparent=True)
-        svg = text.getvalue()
+        svg = _NOT_XML.sub("\ufffd", text.getvalue())
         svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
         svg = re.sub(r" font-family: [^;\"]*;", "", svg)
         return svg.replace("<svg", '<svg font-family="system-ui, sans-serif"', 1)
