@@ -293,6 +293,38 @@ def test_where_the_paper_measured_its_figures_are_compared(tmp_path):
     assert found["BLEU verdict"] == "reached: confirmed"  # the lines are made up
 
 
+def test_a_folder_called_like_the_paper_s_data_holds_other_data(tmp_path):
+    changes = {"name": "table3/base/wmt14/x1", "data.source": "text"}
+    write(tmp_path / "runs", settings_of("base", 0, on="", **changes), 4.9, 3)
+    ((run,), _) = runs.find(tmp_path)
+    assert report.title([[run]]).endswith("a replica on wmt14 at scale 1")
+
+
+def test_rows_of_which_two_scales_are_named_by_their_folders(tmp_path):
+    for place, scale in (("a", 0.25), ("b", 0.5)):
+        for row in ("base", "A_h1"):
+            settings = settings_of(f"{row},scale={scale}", 0)
+            write(tmp_path / place / row, settings, 5.0, 3)
+    places = [tmp_path / "a", tmp_path / "b"]
+    every = runs.tell_apart([runs.find(place)[0] for place in places], places)
+    cells = {row[4] for row in report.claims(every)[0].rows}
+    assert {"numbers (a)", "numbers (b)"} <= cells and "numbers" not in cells
+
+
+def test_one_bad_row_does_not_lose_the_report(tmp_path):
+    rows = {"base": ([5.0, 5.0], 3), "unscaled": ([math.exp(30), math.exp(150)], 30)}
+    finished, _ = runs.find(study(tmp_path, rows))
+    (table,) = report.claims([finished])
+    assert any(" to +inf)" in cell for row in table.rows for cell in row)
+
+
+def test_a_replica_without_base_names_no_widths_of_it(tmp_path):
+    study(tmp_path / "without", {"C_d256": ([5.5, 5.6], 30)})
+    assert "base with" not in made(tmp_path / "without")[TITLE].note
+    study(tmp_path / "with", {"C_d256": ([5.5, 5.6], 30), "base": ([5.0], 3)})
+    assert ", base with d_model = 128, d_ff" in made(tmp_path / "with")[TITLE].note
+
+
 def test_table_2_is_measured_by_averages(tmp_path):
     for seed in range(3):
         values = experiment("table2", "base_en_de")
@@ -431,6 +463,25 @@ def test_another_signature_or_reference_is_refused(small):
     assert "differ in the references of results.json" in refusal(small)
 
 
+def test_seeds_of_a_row_have_the_same_steps(tmp_path):
+    study(tmp_path, {"base": ([5.0, 5.1], 3), "big": ([4.8], 3)})
+    shorter: dict[str, Any] = {"train.steps": 200}
+    write(tmp_path / "more", settings_of("big", 1, **shorter), 4.9, 3)
+    text = refusal(tmp_path)
+    assert "big/seed_0" in text and "more, which differ in train.steps: " in text
+
+
+def test_a_checkpoint_that_was_not_measured_is_named(tmp_path):
+    best: dict[str, Any] = {"decode.checkpoint": "best", "decode.average": 1}
+    place = write(tmp_path / "base", settings_of("base", 0, **best), 5.0, 3)
+    results = json.loads((place / "results.json").read_text())
+    results["best"] = results.pop("last")
+    (place / "results.json").write_text(json.dumps(results))
+    text = refusal(tmp_path)
+    assert "'last', which this table is about, got none" in text
+    assert text.endswith("train its runs with decode.checkpoint=last")
+
+
 def test_two_studies_in_one_folder_are_refused(small):
     write(small / "other", settings_of("base", 0, on="multi30k"), 5.0, 3)
     text = refusal(small)
@@ -511,6 +562,15 @@ def test_markdown_goes_to_standard_output(small, capsys):
         lines = [one for one in block.splitlines() if one.startswith("|")]
         # As many cells in every line; no bar comes from inside a cell.
         assert len({one.count("|") for one in lines}) == 1 and len(lines) > 2
+
+
+def test_a_folder_that_is_named_twice_is_reported_once(small, tmp_path, capsys):
+    kept = tmp_path / "kept"
+    assert command(f"--workdir={small}", f"--save={kept}") == 0
+    assert command(f"--results={kept}") == 0
+    once = capsys.readouterr().out.partition("# Attention")[2]
+    assert command(f"--results={kept},{kept}/../kept") == 0
+    assert capsys.readouterr().out in f"# Attention{once}"
 
 
 def test_csv_can_be_read_again(small, tmp_path):

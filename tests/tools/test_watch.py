@@ -180,23 +180,25 @@ def test_progress_is_read_from_the_metrics(tmp_path):
     assert progress.progress_of(run) == progress.Progress()
     run.workdir.mkdir(parents=True)
     lines = [
-        {"step": 2, "loss": 5.0, "seconds": 9.0},
-        {"step": 2, "validation_nll": 2.0, "validation_perplexity": 7.4},
-        {"step": 4, "loss": 3.0, "seconds": 1.5},
+        {"step": 2, "loss": 5.0, "target_tokens": 90, "tokens_per_second": 20},
+        {"step": 3, "validation_nll": 2.0, "validation_perplexity": 7.4},
+        # Of step 4 alone, as the validation began the count anew.
+        {"step": 4, "loss": 3.0, "target_tokens": 110, "tokens_per_second": 50}
+        | {"seconds": 2.2},
     ]
     path = run.workdir / "metrics.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines) + '{"step": 6, ')
-    # 2 steps took 1.5 s, 4 of 8 are left.
-    assert progress.progress_of(run) == progress.Progress(4, 3.0, 7.4, 3.0)
+    # 50 tokens in a second, 100 in a step, 4 of 8 steps are left.
+    assert progress.progress_of(run) == progress.Progress(4, 3.0, 7.4, 8.0)
 
 
 def test_lines_tell_of_each_validation(tmp_path, unprepared):
     train = """
-log(step=2, loss=3.5, seconds=120)
+log(step=2, loss=3.5, target_tokens=60, tokens_per_second=1)
 log(step=2, validation_nll=2.0, validation_perplexity=7.389)
 told = workdir / "told"
 wait_for(told.exists)
-log(step=8, loss=1.25, seconds=1)
+log(step=8, loss=1.25, target_tokens=60, tokens_per_second=1)
 log(step=8, validation_nll=1.0, validation_perplexity=2.718)
 finish()
 """

@@ -339,7 +339,7 @@ FLAGS = {
     "ids": count_flag("ids of the vocabulary that is drawn", 8, least=2, most=1000),
     "words": text_flag("words to place, separated by commas"),
     "variant": choice_flag(
-        "of BLEU or F1 (default: the first of the runs' measure)",
+        "of BLEU, F1 or the error rates (default: the first of the runs' measure)",
         list(itertools.chain(*VARIANTS.values())),
     ),
     "method": choice_flag("how to place words in a plane", ["pca", "tsne"], "pca"),

@@ -129,11 +129,12 @@ def _compared(
         (name,) = scores.keys() - {"System"}
         results[kind] = scores[name]
     drawn = f"bs:{resamples}|ar:{trials}|seed:{os.environ[_SEED]}"
+    first = results["bs"][0].score
     return Measured(
         name,
         f"{metric.get_signature()}|{drawn}",
         {
-            system: _tested(bootstrap, randomisation)
+            system: _tested(bootstrap, randomisation, first)
             for (system, _), bootstrap, randomisation in zip(
                 named, results["bs"], results["ar"], strict=True
             )
@@ -141,14 +142,14 @@ def _compared(
     )
 
 
-def _tested(bootstrap: Result, randomisation: Result) -> Tested:
+def _tested(bootstrap: Result, randomisation: Result, first: float) -> Tested:
     assert bootstrap.mean is not None and bootstrap.ci is not None
+    p_values = bootstrap.p_value, randomisation.p_value
+    if bootstrap.score == first and None not in p_values:
+        # Chance always makes a difference of 0 or more; sacreBLEU counts what is more.
+        p_values = 1.0, 1.0
     return Tested(
-        float(bootstrap.score),
-        float(bootstrap.mean),
-        float(bootstrap.ci),
-        bootstrap.p_value,
-        randomisation.p_value,
+        float(bootstrap.score), float(bootstrap.mean), float(bootstrap.ci), *p_values
     )
 
 

@@ -189,8 +189,8 @@ def tell_apart(
     ]
 
 
-def _study_key(run: Run) -> tuple[int, str, float]:
-    return (run.table, run.data, run.scale)
+def _study_key(run: Run) -> tuple[int, str]:
+    return (run.table, run.data)
 
 
 def _place(run: Run) -> int:
@@ -293,8 +293,12 @@ def _check_alike(study: Sequence[Run]) -> None:
     for run in study:
         _check_row(run, changed)
     first = study[0]
+    of_rows: dict[str, Run] = {}
     for run in study:
         _refuse(first, run, _config_difference(first, run))
+        # What a row may have apart from the first one its seeds have alike.
+        same = of_rows.setdefault(run.row, run)
+        _refuse(same, run, _config_difference(same, run, of_rows=False))
     done = [run for run in study if run.results]
     for run in done:
         _refuse(done[0], run, other_inputs(done[0], run))
@@ -327,9 +331,9 @@ def _check_row(run: Run, changed: set[str]) -> None:
             )
 
 
-def _config_difference(first: Run, run: Run) -> list[str]:
+def _config_difference(first: Run, run: Run, of_rows: bool = True) -> list[str]:
     free = {"name", "seed", *config.PATHS}
-    for one in (first, run):
+    for one in (first, run) if of_rows else ():
         free |= one.overrides.keys() | set(_NOT_PRINTED.get(one.row.split("_")[0], ()))
     lines = config.other_run(first.settings, run.settings)
     return [line for line in lines if line.split(":")[0] not in free]
@@ -396,6 +400,16 @@ def _inputs(run: Run | Measured) -> dict[str, list[Any]]:
 
 def _measure(run: Run) -> dict[str, Any]:
     """Return how a run was measured."""
+    asked = run.settings.decode
+    if run.checkpoint == "last":
+        remedy, measured = "decode.checkpoint=last", asked.checkpoint == "last"
+    else:
+        remedy, measured = "decode.average of 2 or more", asked.average > 1
+    if not measured and run.checkpoint not in run.results:
+        raise UserError(
+            f"{run.place}: expected results of the checkpoint {run.checkpoint!r}, "
+            f"which this table is about, got none; train its runs with {remedy}"
+        )
     try:
         found = {key: run.results[key] for key in ("split", *_SEARCH)}
         found["tokens"] = run.measured["tokens"]

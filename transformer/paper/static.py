@@ -70,7 +70,7 @@ def tables(rows: Mapping[str, Config], timed: bool = False) -> list[Table]:
 
     Args:
       rows: the rows of Table 3, name to configuration.
-      timed: measure seconds by n too, which takes a few seconds more.
+      timed: measure seconds by n too, which takes a minute.
 
     Returns:
       Parameters, training cost, and Table 1 measured.

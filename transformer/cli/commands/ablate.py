@@ -10,7 +10,7 @@ from absl import flags
 from transformer import config
 from transformer.cli.configs import ablated_file, override_arguments, row_names
 from transformer.cli.files import folders, writable
-from transformer.cli.flags import Command
+from transformer.cli.flags import Command, path_flag
 from transformer.cli.parse import resolved
 from transformer.config import UserError
 
@@ -83,4 +83,5 @@ COMMAND = Command(
     run,
     ("config", "rows", "workdir"),
     ("seeds", "results", "jobs", "launcher", "slurm.partition", "dry_run"),
+    {"workdir": path_flag("folder of the ablation, one of each run inside")},
 )

@@ -9,7 +9,7 @@ from absl import flags
 
 from transformer.cli.configs import ablated_file, override_arguments, row_names
 from transformer.cli.files import folders, write
-from transformer.cli.flags import Command, only_with, only_with_one_of
+from transformer.cli.flags import Command, only_with, only_with_one_of, path_flag
 from transformer.cli.parse import CONFIGURED, parse, resolved
 from transformer.cli.start import start_devices
 from transformer.config import Config, UserError
@@ -34,6 +34,7 @@ def run(values: flags.FlagValues) -> int:
     title, found, figures = "Attention Is All You Need", [], []
     places = [] if values.workdir is None else [Path(values.workdir)]
     places += [] if values.results is None else folders(values.results, "results")
+    places = [*{place.resolve(): place for place in places}.values()]
     pairs = [runs.find(place) for place in places]
     every = runs.tell_apart([finished for finished, _ in pairs], places)
     if every:
@@ -102,6 +103,7 @@ COMMAND = Command(
     (),
     ("workdir", "results", "save", "systems", "variant", "parsing", "format", "output")
     + ("static", "timed", "config"),
+    {"workdir": path_flag("folder of an ablation, or of one run")},
     rules=(
         only_with_one_of(("workdir", "systems", "parsing"), "save"),
         only_with("systems", "variant"),

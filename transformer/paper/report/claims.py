@@ -170,7 +170,7 @@ def change(
       points: what stands behind a change that is not in percent.
     """
     if measure == "perplexity":
-        found = [100 * math.expm1(one) for one in (value, low, high)]
+        found = [100 * _growth(one) for one in (value, low, high)]
         digits, unit = 1, " %"
     elif study is None or study.higher_is_better:
         found, digits, unit = [-value, -high, -low], 2, points
@@ -180,6 +180,14 @@ def change(
     if math.isfinite(low):
         text += f" ({found[1]:+z.{digits}f} to {found[2]:+z.{digits}f})"
     return text
+
+
+def _growth(difference: float) -> float:
+    """Return the growth of a perplexity by a difference of its logarithms."""
+    try:
+        return math.expm1(difference)
+    except OverflowError:
+        return math.inf
 
 
 def claims_table(study: Study) -> Table:

@@ -112,12 +112,18 @@ def _table_3_note(study: Study) -> str:
         f"{_signature(first)}."
     ]
     if not is_faithful(first):
-        model = config.transformer(first.settings.model)
+        base = ""
+        if "base" in study.rows:
+            settings = study.rows["base"][0].settings
+            model = config.transformer(settings.model)
+            base = (
+                f", base with d_model = {model.d_model}, d_ff = {model.d_ff}, "
+                f"{settings.train.steps:,} steps"
+            )
         parts.append(
-            f"A replica: {first.data} instead of WMT14, base with d_model = "
-            f"{model.d_model}, d_ff = {model.d_ff}, {first.settings.train.steps:,} "
-            "steps; the changes are the paper's, their widths scaled. Figures do not "
-            "compare with the paper's, differences between rows do."
+            f"A replica: {first.data} instead of WMT14{base}; the changes are the "
+            "paper's, their widths scaled. Figures do not compare with the paper's, "
+            "differences between rows do."
         )
     parts += [_FLOPS_NOTE, _origin(study)]
     if missing:

@@ -25,12 +25,15 @@ class Progress:
 def progress_of(run: Run) -> Progress:
     """Read how far a run has come from its metrics.jsonl, also while it is written."""
     last: dict[str, Any] = {"step": 0}
+    tokens = []
     for line in read_metrics(run.workdir):
         last |= line
+        tokens += [line["target_tokens"]] if "target_tokens" in line else []
     left = None
-    if last.get("seconds") is not None:
-        train = run.settings.train
-        left = last["seconds"] / train.log_every * (train.steps - last["step"])
+    if last.get("tokens_per_second") and tokens:
+        # Not by seconds: a validation between two lines begins their count anew.
+        per_step = sum(tokens) / len(tokens) / last["tokens_per_second"]
+        left = per_step * (run.settings.train.steps - last["step"])
     return Progress(
         last["step"], last.get("loss"), last.get("validation_perplexity"), left
     )

@@ -111,6 +111,8 @@ class _Submitted:
         if error is None:
             return int(self._job.result())
         last = str(error).strip().splitlines()[-1]
+        # One that failed before it began has made no folder.
+        self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("a", encoding="utf-8") as log:
             log.write(f"Slurm job {self._job.job_id}, {self._job.state}: {last}\n")
         return 1
