@@ -266,6 +266,10 @@ def test_a_path_may_begin_at_home(monkeypatch, tmp_path):
     assert values.init_from == f"{tmp_path}/old:3"
     assert values.config.data.dir == f"{tmp_path}/text"
     assert values.config.data.name == "a~/b"
+    (tmp_path / "in").touch()
+    several = ["--workdir", "~/a,~/b", "--input=~/in"]
+    values = parse("translate", cli.COMMANDS["translate"], several)
+    assert values.workdir == f"{tmp_path}/a,{tmp_path}/b"
     # What is drawn is no path.
     asked = ["--workdir=x", "--source=~/a", "--output=~/a.png"]
     drawn = parse("visualize", cli.COMMANDS["visualize"], asked)

@@ -49,7 +49,7 @@ def folders(text: str, flag: str) -> list[Path]:
             f"--{flag}: expected folders separated by commas, got {text!r}, which has "
             "an empty one; leave out the comma"
         )
-    return [Path(part).expanduser() for part in parts]
+    return [*map(Path, parts)]
 
 
 def trained(workdir: Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
 import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -40,6 +41,8 @@ class Flag:
         Raises:
           UserError: if it is none of those expected.
         """
+        if self.path:  # few shells put the home folder for the ~ of --FLAG=~/PATH
+            text = ",".join(map(os.path.expanduser, text.split(",")))
         try:
             value = _READERS[self.kind](text)
             wrong = [check for check in self.checks if not check.passes(value)]

@@ -33,7 +33,7 @@ def parse(name: str, command: Command, arguments: list[str]) -> flags.FlagValues
         effect, for arguments that are missing or too many, and for an output that
         cannot be written or is an input.
     """
-    arguments = [_at_home(command, argument) for argument in arguments]
+    arguments = [_at_home(argument) for argument in arguments]
     values = _defined(command, arguments)
     try:
         _refuse_unlisted(arguments)
@@ -69,14 +69,12 @@ def _defined(command: Command, arguments: list[str]) -> flags.FlagValues:
     return values
 
 
-def _at_home(command: Command, argument: str) -> str:
-    """Put the home folder for the ~ of --FLAG=~/PATH, which most shells leave there."""
+def _at_home(argument: str) -> str:
+    """Do for --config and its keys, which have parsers of their own, what Flag does."""
     flag, equals, value = argument.partition("=")
-    name = flag.lstrip("-")
-    known = command.flags().get("config" if name.startswith("config.") else name)
-    if known is None or not known.path or not value.startswith("~"):
-        return argument
-    return flag + equals + os.path.expanduser(value)
+    if re.fullmatch(r"--?config(\..*)?", flag) and value.startswith("~"):
+        return flag + equals + os.path.expanduser(value)
+    return argument
 
 
 def _place(

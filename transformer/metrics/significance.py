@@ -68,7 +68,8 @@ def paired(
     bootstrap draws sentences with replacement; approximate randomisation swaps the two
     translations of each sentence by a coin. A p-value is ``(c + 1) / (n + 1)``, where c
     of n draws differ more than the systems do. Both are sacreBLEU's own, with its
-    random numbers.
+    random numbers, but for systems of equal scores, whose p-value is 1: every draw
+    differs as much or more.
 
     Args:
       systems: translations by name, a text per line.
@@ -146,7 +147,6 @@ def _tested(bootstrap: Result, randomisation: Result, first: float) -> Tested:
     assert bootstrap.mean is not None and bootstrap.ci is not None
     p_values = bootstrap.p_value, randomisation.p_value
     if bootstrap.score == first and None not in p_values:
-        # Chance always makes a difference of 0 or more; sacreBLEU counts what is more.
         p_values = 1.0, 1.0
     return Tested(
         float(bootstrap.score), float(bootstrap.mean), float(bootstrap.ci), *p_values

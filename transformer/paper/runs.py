@@ -292,13 +292,10 @@ def _check_alike(study: Sequence[Run]) -> None:
     changed = {key for run in study for key in run.overrides}
     for run in study:
         _check_row(run, changed)
-    first = study[0]
     of_rows: dict[str, Run] = {}
     for run in study:
-        _refuse(first, run, _config_difference(first, run))
-        # What a row may have apart from the first one its seeds have alike.
-        same = of_rows.setdefault(run.row, run)
-        _refuse(same, run, _config_difference(same, run, of_rows=False))
+        for first in (study[0], of_rows.setdefault(run.row, run)):
+            _refuse(first, run, _config_difference(first, run))
     done = [run for run in study if run.results]
     for run in done:
         _refuse(done[0], run, other_inputs(done[0], run))
@@ -331,9 +328,9 @@ def _check_row(run: Run, changed: set[str]) -> None:
             )
 
 
-def _config_difference(first: Run, run: Run, of_rows: bool = True) -> list[str]:
+def _config_difference(first: Run, run: Run) -> list[str]:
     free = {"name", "seed", *config.PATHS}
-    for one in (first, run) if of_rows else ():
+    for one in (first, run) if first.row != run.row else ():
         free |= one.overrides.keys() | set(_NOT_PRINTED.get(one.row.split("_")[0], ()))
     lines = config.other_run(first.settings, run.settings)
     return [line for line in lines if line.split(":")[0] not in free]

@@ -28,7 +28,8 @@ def progress_of(run: Run) -> Progress:
     tokens = []
     for line in read_metrics(run.workdir):
         last |= line
-        tokens += [line["target_tokens"]] if "target_tokens" in line else []
+        if "target_tokens" in line:
+            tokens.append(line["target_tokens"])
     left = None
     if last.get("tokens_per_second") and tokens:
         # Not by seconds: a validation between two lines begins their count anew.
