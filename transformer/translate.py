@@ -317,6 +317,7 @@ class Translator:
         Returns:
           For each pair (source word, target word) from 0, in the order of the target.
         """
+        source, target = self.vocabulary.source, self.vocabulary.target
         source_ids = _with_end(self.vocabulary.source_ids(sources))
         results: list[list[tuple[int, int]]] = [[] for _ in sources]
         for row, found in self.attentions(source_ids, target_ids):
@@ -329,8 +330,8 @@ class Translator:
             chosen = max(layers - 1, 1) if layer is None else layer
             results[row] = heads.align(
                 found.cross[chosen - 1].mean(0),
-                self.vocabulary.source.words(source_ids[row][:-1]),
-                self.vocabulary.target.words(target_ids[row]),
+                source.words(source_ids[row][:-1], target.reads(sources[row])),
+                target.words(target_ids[row]),
             )
         return results
 

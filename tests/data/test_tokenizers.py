@@ -491,6 +491,40 @@ def test_words_of_sentencepiece_are_those_between_spaces(tmp_path):
         assert all(part.endswith("\u2026") for part in parts[:-1])
 
 
+def test_an_unknown_piece_is_written_as_a_word_but_is_part_of_one_in_a_text(tmp_path):
+    own = build(tmp_path).source
+    assert isinstance(own, tokenizers.SentencePiece)
+    marian = tokenizers.Marian(own.model, own.numbered[::-1])
+    for tokenizer in (own, marian):
+        text = "gr\u4e2deen  \u4e2d dog"  # one piece unknown within a word, one alone
+        ids = tokenizer.encode(text)
+        assert ids.count(UNK) == 2
+        words, read = tokenizer.words(ids), tokenizer.words(ids, text)
+        # sentencepiece writes "gr \u2047 een \u2047 dog".
+        assert tokenizer.decode(ids).split() == ["gr", "\u2047", "een", "\u2047", "dog"]
+        assert [w for w, i in zip(words, ids, strict=True) if i == UNK] == [1, 3]
+        assert [w for w, i in zip(read, ids, strict=True) if i == UNK] == [0, 1]
+        assert (words[-1], read[-1]) == (4, 2)
+        assert words == sorted(words) and read == sorted(read)
+
+
+def test_the_first_piece_of_a_word_may_be_one_that_the_list_lacks(tmp_path):
+    own = build(tmp_path).source
+    assert isinstance(own, tokenizers.SentencePiece)
+    text = "the old dog"
+    first = own.pieces(own.encode("old"))[0]
+    assert first.startswith("\u2581") and len(first) > 1
+    tokenizer = tokenizers.Marian(own.model, [x for x in own.numbered if x != first])
+    ids = tokenizer.encode(text)
+    read = tokenizer.words(ids, text)
+    assert read == own.words(own.encode(text)) and read[ids.index(UNK)] == 1
+
+
+def test_spaces_alone_begin_no_word_of_bytes():
+    words = tokenizers.Bytes().words(tokenizers.Bytes().encode("  a \t b\u00a0c "))
+    assert words == [0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1]
+
+
 def test_marks_stand_alone(tmp_path):
     tokenizer = build(tmp_path, kind="whitespace", vocab_size=0).source
     labels = tokenizer.labels([BOS, *tokenizer.encode("the old"), EOS, PAD])

@@ -161,6 +161,7 @@ def look(
     asked = zip(("layers", "heads"), (layers, heads), counts, strict=True)
     chosen = [_numbers(*one) for one in asked]
     (source_ids,) = translator.source_ids([with_text("source", source)])
+    given = target
     if target is None:
         (found,) = translator.hypotheses([source])
         target, target_ids = found[0].text, found[0].ids
@@ -185,8 +186,11 @@ def look(
         },
         following=[*written, SPECIAL[EOS]],
         words={
-            "source": [*vocabulary.source.words(inner), -1],
-            "target": [-1, *vocabulary.target.words(target_ids)],
+            "source": [
+                *vocabulary.source.words(inner, vocabulary.target.reads(source)),
+                -1,
+            ],
+            "target": [-1, *vocabulary.target.words(target_ids, given)],
         },
         layers=chosen[0],
         heads=chosen[1],

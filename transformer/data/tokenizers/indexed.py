@@ -79,7 +79,7 @@ class IndexedWords(OfText):
     def labels(self, ids: Sequence[int]) -> list[str]:
         return _merged(ids, self._pieces.labels(_without_indices(ids)))
 
-    def words(self, ids: Sequence[int]) -> list[int]:
+    def words(self, ids: Sequence[int], text: str | None = None) -> list[int]:
         number, found = -1, []
         for i in ids:
             number += _is_index(i)

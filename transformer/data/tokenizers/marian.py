@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import functools
 import hashlib
-import itertools
 import json
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,11 +13,13 @@ from typing import Any
 from transformer import config
 from transformer.config import UserError
 from transformer.data.tokenizers.sentence_piece import (
-    SPELLED,
     check_no_bytes,
+    labels_of,
     open_model,
+    spaced,
+    written,
 )
-from transformer.data.tokenizers.tokenizer import OfText, Texts, with_ellipses
+from transformer.data.tokenizers.tokenizer import OfText, Texts, number_words
 from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
 
 _NUMBERS = "vocab.json"  # beside a .spm file: the number of each piece
@@ -100,12 +101,16 @@ class Marian(OfText):
         return self.encode_many([text])[0]
 
     def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
+        return [
+            [self._ids.get(piece, UNK) for piece in pieces]
+            for pieces in self._cut(texts)
+        ]
+
+    def _cut(self, texts: Sequence[str]) -> list[list[str]]:
+        """Return the pieces of each text, those that have no id among them."""
         parts = [_without_tag(text) for text in texts]
         cut = self._model.encode([text for _, text in parts], out_type=str)
-        return [
-            [self._ids.get(piece, UNK) for piece in (*tag, *pieces)]
-            for (tag, _), pieces in zip(parts, cut, strict=True)
-        ]
+        return [[*tag, *own] for (tag, _), own in zip(parts, cut, strict=True)]
 
     def decode(self, ids: Iterable[int], source: str | None = None) -> str:
         pieces = self.pieces(i for i in ids if i not in (PAD, BOS, EOS))
@@ -115,17 +120,18 @@ class Marian(OfText):
         return [self._pieces[i if 0 <= i < self.size else UNK] for i in ids]
 
     def labels(self, ids: Sequence[int]) -> list[str]:
-        bare = [piece.removeprefix("\u2581") or "\u2423" for piece in self.pieces(ids)]
-        return with_ellipses(bare, ids, self.words(ids))
+        return labels_of(self.pieces(ids), ids)
 
-    def words(self, ids: Sequence[int]) -> list[int]:
-        begins = [piece.startswith("\u2581") for piece in self.pieces(ids)]
-        return list(itertools.accumulate(begins[1:], initial=0)) if begins else []
+    def words(self, ids: Sequence[int], text: str | None = None) -> list[int]:
+        if text is None:
+            pieces = written(ids, self.pieces(ids))
+        else:
+            pieces = self._cut([text])[0]
+        return number_words(spaced(pieces))
 
     def spellings(self) -> list[str]:
         check_no_bytes(self._model)
-        texts = [piece.replace("\u2581", " ") for piece in self._pieces]
-        return [SPELLED.get(i, text) for i, text in enumerate(texts)]
+        return spaced(written(range(self.size), self._pieces))
 
     def spelled(self, text: str) -> str:
         return self.decode(self.encode(text))

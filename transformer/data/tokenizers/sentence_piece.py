@@ -18,6 +18,7 @@ from transformer.data.tokenizers.tokenizer import (
     OfText,
     Texts,
     bytes_spell_any_word,
+    number_words,
     with_ellipses,
 )
 from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
@@ -25,6 +26,7 @@ from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
 # sentencepiece holds its training text in memory: this many pairs take 1.2 GB.
 TRAINING_PAIRS = 500_000
 _LONGEST = 4192  # bytes: its max_sentence_length
+_SPACE = "\u2581"  # how sentencepiece marks one
 SPELLED = {PAD: "", UNK: " \u2047 ", BOS: "", EOS: ""}  # what special ids spell
 
 
@@ -103,22 +105,22 @@ class SentencePiece(OfText):
         ]
 
     def labels(self, ids: Sequence[int]) -> list[str]:
-        bare = [piece.removeprefix("\u2581") or "\u2423" for piece in self.pieces(ids)]
-        return with_ellipses(bare, ids, self.words(ids))
+        return labels_of(self.pieces(ids), ids)
 
-    def words(self, ids: Sequence[int]) -> list[int]:
-        begins = [piece.startswith("\u2581") for piece in self.pieces(ids)]
-        return list(itertools.accumulate(begins[1:], initial=0)) if begins else []
+    def words(self, ids: Sequence[int], text: str | None = None) -> list[int]:
+        if text is None:
+            pieces = written(ids, self.pieces(ids))
+        else:
+            pieces = self._model.encode(text, out_type=str)
+        return number_words(spaced(pieces))
 
     def _known(self, id_: int) -> int:
         return int(id_) if 0 <= id_ < self.size else UNK
 
     def spellings(self) -> list[str]:
         check_no_bytes(self._model)
-        texts = [
-            piece.replace("\u2581", " ") for piece in self.pieces(range(self.size))
-        ]
-        return [SPELLED.get(i, text) for i, text in enumerate(texts)]
+        ids = range(self.size)
+        return spaced(written(ids, self.pieces(ids)))
 
     def spelled(self, text: str) -> str:
         return self.decode(self.encode(text))
@@ -174,7 +176,7 @@ class Sampling(SentencePiece):
         """Yield the characters of each word, and the pieces in it that stay whole."""
         word: list[str] = []
         for id_, piece in zip(ids, self.pieces(ids), strict=True):
-            if piece.startswith("\u2581") and word:
+            if piece.startswith(_SPACE) and word:
                 yield word
                 word = []
             word += [piece] if id_ in self._whole else piece
@@ -228,6 +230,22 @@ def open_model(model: bytes, name: str) -> Any:
             f"{name}: expected a sentencepiece model, got something else; "
             "give the .model file"
         ) from None
+
+
+def written(ids: Iterable[int], pieces: Iterable[str]) -> list[str]:
+    """Return pieces, those of special ids as sentencepiece writes them."""
+    return [SPELLED.get(i, piece) for i, piece in zip(ids, pieces, strict=True)]
+
+
+def spaced(pieces: Iterable[str]) -> list[str]:
+    """Return pieces with spaces where sentencepiece has its mark."""
+    return [piece.replace(_SPACE, " ") for piece in pieces]
+
+
+def labels_of(pieces: Sequence[str], ids: Sequence[int]) -> list[str]:
+    """Return pieces for people to read, see ``Tokenizer.labels``."""
+    bare = [piece.removeprefix(_SPACE) or "\u2423" for piece in pieces]
+    return with_ellipses(bare, ids, number_words(spaced(pieces)))
 
 
 def check_no_bytes(model: Any) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 import collections
 import pathlib
+import re
 import typing
 from collections.abc import Iterable, Sequence
 
@@ -88,8 +90,14 @@ class Tokenizer(typing.Protocol):
     def labels(self, ids: Sequence[int]) -> list[str]:
         """Return the pieces for people to read, an ellipsis where a word continues."""
 
-    def words(self, ids: Sequence[int]) -> list[int]:
-        """Return for each id the number of its word, from 0, in the text of all."""
+    def words(self, ids: Sequence[int], text: str | None = None) -> list[int]:
+        """Return for each id the number of its word, from 0.
+
+        Args:
+          ids: of the words.
+          text: whose ids they are; None for what ``decode`` writes for them, in which
+            an unknown piece may be another word than what it was in a text.
+        """
 
     def tree(self, text: str) -> Tree | None:
         """Return the constituency tree that a text is, None where texts are none."""
@@ -141,6 +149,24 @@ def bytes_spell_any_word() -> UserError:
         "expected a vocabulary of pieces of text, got one with pieces of single bytes, "
         "which may spell any word; forbid none"
     )
+
+
+def number_words(spelled: Sequence[str]) -> list[int]:
+    """Return for each part of a text the number of its word, from 0.
+
+    White space alone belongs to the word behind it, at the end of all to the last one.
+
+    >>> number_words([" a", "bc", "  ", "d", " "])
+    [0, 0, 1, 1, 1]
+    """
+    text, place, found = "".join(spelled), 0, []
+    ends = [word.end() for word in re.finditer(r"\S+", text)]
+    for part in spelled:
+        bare = part.rstrip()
+        last = place + (len(bare) - 1 if bare else len(part))
+        found.append(min(bisect.bisect_right(ends, last), max(len(ends) - 1, 0)))
+        place += len(part)
+    return found
 
 
 def with_ellipses(

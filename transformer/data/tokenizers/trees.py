@@ -103,7 +103,7 @@ class Trees:
     def labels(self, ids: Sequence[int]) -> list[str]:
         return self.pieces(ids)
 
-    def words(self, ids: Sequence[int]) -> list[int]:
+    def words(self, ids: Sequence[int], text: str | None = None) -> list[int]:
         """Return the number of each symbol: each stands alone."""
         return list(range(len(ids)))
 

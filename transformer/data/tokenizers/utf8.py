@@ -12,6 +12,8 @@ from transformer import config
 from transformer.data.tokenizers.tokenizer import OfText, Texts, bytes_spell_any_word
 from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
 
+_SPACES = {byte + len(SPECIAL) for byte in b" \t\n\v\f\r"}
+
 
 class Bytes(OfText):
     """The bytes of UTF-8: byte b has id 4 + b."""
@@ -50,10 +52,12 @@ class Bytes(OfText):
         space = self.encode(" ")
         return ["\u2423" if [i] == space else self._piece(int(i)) for i in ids]
 
-    def words(self, ids: Sequence[int]) -> list[int]:
+    def words(self, ids: Sequence[int], text: str | None = None) -> list[int]:
         """Return the number of each id's word; a space belongs to the one before."""
-        spaces = [i in self.encode(" ") for i in ids]
-        return list(itertools.accumulate(spaces[:-1], initial=0)) if spaces else []
+        inside = [i not in _SPACES for i in ids]
+        before = [False, *inside]
+        begins = [now and not last for last, now in zip(before, inside, strict=False)]
+        return [max(count - 1, 0) for count in itertools.accumulate(begins)]
 
     def _piece(self, id_: int) -> str:
         if id_ < len(SPECIAL) or id_ >= self.size:

@@ -69,7 +69,7 @@ class Vectors(OfText):
     def labels(self, ids: Sequence[int]) -> NoReturn:
         _refuse()
 
-    def words(self, ids: Sequence[int]) -> NoReturn:
+    def words(self, ids: Sequence[int], text: str | None = None) -> NoReturn:
         _refuse()
 
     def spellings(self) -> NoReturn:

@@ -78,7 +78,7 @@ class Whitespace(OfText):
         bare = [piece.removesuffix("@@") for piece in self.pieces(ids)]
         return with_ellipses(bare, ids, self.words(ids))
 
-    def words(self, ids: Sequence[int]) -> list[int]:
+    def words(self, ids: Sequence[int], text: str | None = None) -> list[int]:
         ends = [not piece.endswith("@@") for piece in self.pieces(ids)]
         return list(itertools.accumulate(ends[:-1], initial=0)) if ends else []
 
