@@ -12,9 +12,9 @@ from transformer import demands
 from transformer.config import UserError
 from transformer.ensemble import load
 from transformer.files.chunks import PAUSE, chunks
-from transformer.files.lines import one_line
 from transformer.metrics.heads import pharaoh
 from transformer.parallel import hosts, sizes
+from transformer.run.texts import line_of
 from transformer.translate import LINES_AT_A_TIME, Translation
 from transformer.trees.brackets import retagged, split_tags
 
@@ -42,7 +42,8 @@ def translate_stream(
 ) -> None:
     """Translate lines of text, one out for one in (``n_best`` out for one in).
 
-    What ends a line in a translation becomes a space, and between fields a tab too.
+    What ends a line in a translation becomes a space (``run.texts.line_of``), and
+    between fields a tab too.
 
     Args:
       workdir: folder of the run; of several, which translate together, a list.
@@ -92,7 +93,8 @@ def translate_stream(
         for line, found in zip(chunk, results, strict=True):
             missing = [Translation("", found[0].score, 0.0, [])] * (count - len(found))
             every += [(line, one) for one in [*found, *missing]]
-        written = [one_line(one.text) for _, one in every]
+        data = translator.settings.data
+        written = [line_of(data, one.text) for _, one in every]
         if tags:
             written = [
                 text and retagged(text, given[i // count])

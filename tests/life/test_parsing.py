@@ -84,7 +84,8 @@ def test_a_folder_of_trees_is_prepared(form, tmp_path) -> None:
 
 
 def test_every_line_gets_a_tree_of_its_own_words(run) -> None:
-    lines = ["the dog bites", "", "f(x) sees caf\u00e9\u00a0x , ( zebra"]
+    # Only ASCII white space parts words, and "\n" lines.
+    lines = ["the dog bites", "", "f(x) sees caf\u00e9\u00a0x\u2028y , ( \x85 zebra"]
     output = io.StringIO()
     stream.translate_stream(run, lines, output)
     first, empty, last = output.getvalue().split("\n")[:-1]
@@ -97,9 +98,9 @@ def test_every_line_gets_a_tree_of_its_own_words(run) -> None:
 
 def test_given_tags_stand_in_the_trees(run) -> None:
     output = io.StringIO()
-    stream.translate_stream(run, ["the_DT f(x)_NN"], output, tags=True)
+    stream.translate_stream(run, ["the\x85_DT f(x)_NN"], output, tags=True)
     found = brackets.words(brackets.parse(output.getvalue().strip()))
-    assert found == [("DT", "the"), ("NN", "f-LRB-x-RRB-")]
+    assert found == [("DT", "the\x85"), ("NN", "f-LRB-x-RRB-")]
     with pytest.raises(UserError, match="line 2: expected word_TAG, got 'dog'"):
         stream.translate_stream(run, ["the_DT", "dog"], output, tags=True)
 

@@ -10,6 +10,15 @@ from transformer.files import whole
 from transformer.files.lines import one_line
 
 
+def line_of(data: Data, translation: str) -> str:
+    """Return a translation as one line: what ends a line in it becomes a space.
+
+    A tree is one line already. Its words are those of the source line, in which only
+    ASCII white space parts two: what Unicode alone takes for a line end stays.
+    """
+    return translation if data.source == "trees" else one_line(translation)
+
+
 def write(
     folder: Path,
     data: Data,
@@ -20,8 +29,7 @@ def write(
     """Write a text file of each side: of the sources, references and hypotheses.
 
     ``sources.en``, ``references.de`` and ``hypotheses.last.de``, by the languages and
-    by what was evaluated. What ends a line inside a translation becomes a space, as
-    ``translate`` writes it.
+    by what was evaluated; translations as ``translate`` writes them.
 
     Args:
       folder: is made if absent.
@@ -33,7 +41,7 @@ def write(
     source, target = data.source_language, data.target_language
     texts = {f"sources.{source}": sources, f"references.{target}": references}
     for name, lines in translations.items():
-        texts[f"hypotheses.{name}.{target}"] = [*map(one_line, lines)]
+        texts[f"hypotheses.{name}.{target}"] = [line_of(data, line) for line in lines]
     folder.mkdir(parents=True, exist_ok=True)
     for name, lines in texts.items():
         with whole.replacing(folder / name) as file:
