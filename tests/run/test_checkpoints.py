@@ -17,6 +17,7 @@ import optax
 import pytest
 
 from transformer.config import UserError
+from transformer.run import checkpoints as checkpoints_module
 from transformer.run.checkpoints import Checkpoints, average, save_inference
 
 
@@ -118,6 +119,27 @@ def test_the_last_and_the_best_are_kept_across_sessions(tmp_path):
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         checkpoints.save(8, make_state(8), {}, 0.5)
     assert checkpoints.steps() == [7, 8]
+
+
+def test_each_record_is_read_once(tmp_path, monkeypatch):
+    save_all(tmp_path, [1, 2, 3])
+    read, record = [], checkpoints_module._record
+
+    def counted(path: Path) -> dict[str, Any]:
+        read.append(int(path.name))
+        return record(path)
+
+    monkeypatch.setattr(checkpoints_module, "_record", counted)
+    with Checkpoints(tmp_path, keep=10) as checkpoints:
+        for step in range(4, 8):
+            checkpoints.save(step, make_state(step), {}, float(step))
+        checkpoints.wait()
+        assert (checkpoints.best(), read) == (4, [1, 2, 3])
+        # A step that is made again has the metric of the last time.
+        checkpoints.save(4, make_state(4), {}, 9.0)
+        checkpoints.save(5, make_state(5), {}, 7.0)
+        checkpoints.wait()
+        assert (checkpoints.best(), read) == (5, [1, 2, 3])
 
 
 def test_what_a_kill_left_behind_the_last_save_is_removed(tmp_path):
@@ -276,6 +298,7 @@ def test_a_linked_copy_keeps_what_a_removed_checkpoint_held(tmp_path):
 SAVE_FOR_EVER = """
 import itertools, sys
 import jax.numpy as jnp
+from transformer.run import checkpoints as checkpoints_module
 from transformer.run.checkpoints import Checkpoints
 with Checkpoints(sys.argv[1], keep=2) as checkpoints:
     for step in itertools.count(1):

@@ -65,6 +65,7 @@ class Checkpoints:
         self._remedy = remedy
         self._worker = ThreadPoolExecutor(max_workers=1)
         self._pending: Future[None] | None = None
+        self._seen: dict[int, dict[str, Any]] = {}  # record of each step, to read once
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -125,7 +126,7 @@ class Checkpoints:
         scratch = self.folder / f"{step}.saving"
         with _written(scratch):
             response = _orbax().save_async(scratch, tree, custom_metadata=record)
-        self._pending = self._worker.submit(self._finish, scratch, response)
+        self._pending = self._worker.submit(self._finish, scratch, response, record)
 
     def wait(self) -> None:
         """Wait until the last save is on disk, and raise what went wrong with it."""
@@ -191,12 +192,12 @@ class Checkpoints:
 
     def _records(self) -> dict[int, dict[str, Any]]:
         """Return the record of each step; of a damaged one nothing."""
-        found: dict[int, dict[str, Any]] = {}
-        for step in self.steps():
-            found[step] = {}
-            with contextlib.suppress(Damaged):
-                found[step] = _record(self.folder / str(step))
-        return found
+        steps = self.steps()
+        for step in steps:
+            if step not in self._seen:
+                with contextlib.suppress(Damaged):
+                    self._seen[step] = _record(self.folder / str(step))
+        return {step: self._seen.get(step, {}) for step in steps}
 
     def metadata(self) -> dict[str, Any]:
         """Return the metadata of the latest checkpoint that has some, or nothing."""
@@ -216,7 +217,7 @@ class Checkpoints:
         with context:
             return ocp.load(path, _with_shardings(abstract)), record["metadata"]
 
-    def _finish(self, scratch: Path, response: Any) -> None:
+    def _finish(self, scratch: Path, response: Any, record: dict[str, Any]) -> None:
         """Wait for Orbax, write the digests and remove what is not kept."""
         with _written(scratch):
             response.result()
@@ -230,7 +231,9 @@ class Checkpoints:
         os.rename(scratch, path)
         if replaced:
             _remove(replaced)
-        self._remove_unless(self._kept(int(path.name)).__contains__)
+        step = int(path.name)
+        self._seen[step] = record
+        self._remove_unless(self._kept(step).__contains__)
 
     def clean(self) -> None:
         """Remove what is not kept, as a kill behind the last save leaves it."""
