@@ -122,6 +122,11 @@ def init(model: Model, key: jax.Array) -> Any:
 
 def abstract(model: Model) -> Any:
     """Return the tree of parameter shapes and dtypes without making any parameter."""
+    return jax.tree.map(lambda leaf: leaf, _abstract(model))  # a tree of the caller's
+
+
+@functools.lru_cache(maxsize=32)
+def _abstract(model: Any) -> Any:
     return jax.eval_shape(lambda: init(model, jax.random.key(0)))
 
 
