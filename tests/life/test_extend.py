@@ -7,14 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.runs import (
-    EVERY_DROPOUT,
-    checkpoints_of,
-    compiling_once,
-    metrics_of,
-    state_of,
-    tiny_run,
-)
+from support import toy
+from support.runs import checkpoints_of, compiling_once, metrics_of, state_of
+from support.toy import toy_run
 
 from transformer import train
 from transformer.config import Config, UserError
@@ -26,8 +21,9 @@ SHORT, LONG = 6, 12
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once(tmp_path_factory):
-    """Let the runs of this module share what is compiled."""
-    with compiling_once(tmp_path_factory.mktemp("xla")):
+    """Let the runs of this module, all of the toy, share what is compiled."""
+    with compiling_once(tmp_path_factory.mktemp("xla")) as patch:
+        toy.register(patch)
         yield
 
 
@@ -51,7 +47,7 @@ def changed(settings: Config, group: str, **values: Any) -> Config:
 @pytest.fixture(scope="module")
 def long(tmp_path_factory) -> Config:
     sizes = {"train.steps": LONG, "train.checkpoint_every": 3, "train.keep": 2}
-    return tiny_run(tmp_path_factory.mktemp("data"), **EVERY_DROPOUT, **sizes)
+    return toy_run(tmp_path_factory.mktemp("data"), **sizes, **{"model.dropout": 0.1})
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.runs import compiling_once, flat, lines_of, metrics_of, state_of, tiny_run
+from support import toy
+from support.runs import compiling_once, flat, lines_of, metrics_of, state_of
+from support.toy import toy_run
 
 from transformer import evaluate, train
 from transformer.config import UserError
@@ -34,7 +36,9 @@ PLATEAU = CONSTANT | {
 
 @pytest.fixture(scope="module", autouse=True)
 def compiled_once(tmp_path_factory):
-    with compiling_once(tmp_path_factory.mktemp("xla")):
+    """Let the runs of this module, all of the toy, share what is compiled."""
+    with compiling_once(tmp_path_factory.mktemp("xla")) as patch:
+        toy.register(patch)
         yield
 
 
@@ -43,7 +47,7 @@ def ignore(line: str) -> None:
 
 
 def trained(folder_: Path, workdir: Path, changes: dict[str, Any]) -> Any:
-    settings = tiny_run(folder_, **changes)
+    settings = toy_run(folder_, **changes)
     workdir.mkdir(exist_ok=True)
     assert train.train(settings, workdir, ignore)
     return settings
@@ -144,7 +148,7 @@ def test_the_end_before_a_rate_that_is_too_low_is_kept(tmp_path):
         "train.evaluate_every": 0,
         "train.checkpoint_every": 1000,
     }
-    settings, said = tiny_run(tmp_path / "data", **changes), list[str]()
+    settings, said = toy_run(tmp_path / "data", **changes), list[str]()
     workdir = tmp_path / "run"
     workdir.mkdir()
     assert train.train(settings, workdir, said.append)
@@ -259,7 +263,7 @@ def test_bleu_can_be_watched(tmp_path):
 )
 def test_keys_that_contradict_each_other_are_refused(changes, expected, tmp_path):
     with pytest.raises(UserError) as error:
-        settings = tiny_run(tmp_path / "data", **(CONSTANT | changes))
+        settings = toy_run(tmp_path / "data", **(CONSTANT | changes))
         train.train(settings, tmp_path, ignore)
     assert expected in str(error.value)
     assert [path.name for path in tmp_path.iterdir() if path.name != "lock"] == ["data"]

@@ -84,8 +84,10 @@ KINDS = [
     pytest.param(kind, marks=pytest.mark.slow if kind in LONG else ()) for kind in SMALL
 ]
 # What a train step, evaluation and translation ask of these, they ask of others of
-# their kind.
-LIKE_OTHERS = {"transformer:additive", "transformer:relative", "rnn:rnnsearch"}
+# their kind, and of the Transformer in tests/life.
+LIKE_OTHERS = {
+    *("transformer", "transformer:additive", "transformer:relative", "rnn:rnnsearch")
+}
 WHOLE_WAY = [
     pytest.param(kind, marks=pytest.mark.slow if kind in LONG | LIKE_OTHERS else ())
     for kind in SMALL
@@ -95,9 +97,7 @@ V = 23
 
 @pytest.fixture(autouse=True)
 def _toy(monkeypatch):
-    """Register the toy: its keys and its file, a line each."""
-    monkeypatch.setitem(config.MODELS, "toy", toy.Settings)
-    monkeypatch.setitem(models.MODELS, "toy", toy)
+    toy.register(monkeypatch)
 
 
 def settings_of(name: str, **changes: Any) -> Config:
