@@ -103,6 +103,16 @@ def test_location_scores_know_so_many_positions(positions):
     np.testing.assert_allclose(weights[..., :least], expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize("length", [9, 14])
+def test_a_window_behind_the_positions_that_have_scores_weighs_nothing(length):
+    table, real = draw(1, 1, 3), jnp.arange(length) < 9
+    energies = scores.location_scores(table, length)
+    inside = scores.near(jnp.array([[6.0]]), 1, length) & real
+    np.testing.assert_array_equal(scores.softmax_over(energies, inside), 0)
+    half = scores.near(jnp.array([[3.0]]), 1, length) & real  # 2 of 2, 3, 4
+    assert scores.softmax_over(energies, half)[0, 0, 2] == 1
+
+
 def test_weights_sum_to_one_over_real_positions():
     real = jnp.array([[1, 1, 0, 0, 0], [0, 0, 0, 0, 0]])
     weights = scores.softmax_over(draw(B, J, S), real)

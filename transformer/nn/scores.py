@@ -86,9 +86,10 @@ def softmax_over(scores: jax.Array, real: jax.Array) -> jax.Array:
       real: whether a position is real, (B, S), or also attended to, (B, J, S).
 
     Returns:
-      Weights (B, J, S), 0 at padding.
+      Weights (B, J, S), 0 at padding and where ``location_scores`` has no score: all
+      may be 0.
     """
-    real = (real if real.ndim == 3 else real[:, None]).astype(bool)
+    real = (real if real.ndim == 3 else real[:, None]).astype(bool) & (scores > _NEVER)
     return jnp.where(real, jax.nn.softmax(jnp.where(real, scores, _NEVER)), 0.0)
 
 
