@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.configs import base
+from support.configs import base, experiment
 from support.models import SIZE, make, model_config
 from support.reference import assert_close
 
@@ -99,6 +99,11 @@ def test_the_vocabularies_that_give_the_paper_s_big_model():
     sizes = [35_295, 35_296, 36_272, 36_273]
     millions = [round((total - (40_960 - v) * 1024) / 1e6) for v in sizes]
     assert millions == [212, 213, 213, 214]
+
+
+def test_parameters_that_data_decide_are_not_told():
+    with pytest.raises(UserError, match="expected sources of tokens, got data.source"):
+        parameter_table(config.resolve(experiment("digits")))
 
 
 def test_the_parameter_table_adds_up():

@@ -1,6 +1,7 @@
 """The bench: that it measures the work it names; never how fast it is."""
 
 import re
+import sys
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from ml_collections import ConfigDict
 from support.configs import experiment
 
 from transformer import config, fitting
+from transformer.config import UserError
 from transformer.ids import EOS, PAD
 from transformer.nn.hardware import Hardware
 from transformer.parallel import memory as device_memory
@@ -150,6 +152,9 @@ def test_the_loop_is_that_of_training_and_its_shares_add_up(monkeypatch, capfd):
     values.data.train_pairs = 2000
     values.batch.shapes = 1
     values.train.steps = 1  # the loop is measured for as long as it takes
+    values.optimizer.update({"schedule": "epochs", "rate": 0.001, "scale": 1.0})
+    values.optimizer.update({"decay": 0.1, "decay_after": 0.1, "decay_every": 0.1})
+    values.optimizer.least_rate = 0.0009  # and beyond what would end a run
     values.model.update({"layers": 1, "d_model": 16, "d_ff": 32, "d_k": 8, "d_v": 8})
     rows = bench(config.resolve(values), [], "loop", rounds=2, log=lambda _: None)
     assert rows["steps"] >= 2 and rows["steps left out, of new shapes"] >= 1
@@ -205,6 +210,16 @@ def test_a_start_is_a_process_of_its_own_that_stops_after_a_step(monkeypatch):
     workdirs = [re.findall(r"--workdir=(\S+)", " ".join(c)) for c in commands]
     assert len({tuple(found) for found in workdirs}) == 4
     assert all("--config.seed=3" in command for command in commands)
+
+
+def test_what_training_refuses_is_no_failure_of_the_benchmark():
+    def ended(code):
+        return [sys.executable, "-c", f"import sys; sys.exit({code})"]
+
+    with pytest.raises(UserError, match="expected a configuration that trains"):
+        startup._until_first_step(ended(2))
+    with pytest.raises(RuntimeError, match="no step was made, exit code 3"):
+        startup._until_first_step(ended(3))
 
 
 def test_the_costliest_operations_are_added_up_and_named():

@@ -15,7 +15,7 @@ from support.models import draw_params
 from support.paths import PROGRAMS, TESTS
 
 from transformer import config, models
-from transformer.config import Config
+from transformer.config import Config, UserError
 from transformer.decode import beam_search
 from transformer.models.transformer import Transformer
 from transformer.nn import attention, layers, losses
@@ -70,6 +70,11 @@ def test_a_model_that_reads_vectors_is_given_vectors():
     assert not subject.source[padding].any() and subject.source[~padding].all()
     code, found = verdicts(settings)
     assert code == 0 and set(found.values()) == {"pass"}
+
+
+def test_a_vocabulary_without_tokens_is_refused():
+    with pytest.raises(UserError, match="above 4, the special ids, got 4"):
+        check.subject(None, changed(SOUND, vocab_size=4))
 
 
 # A program once compiled for a model does not see what is broken later, so each broken

@@ -118,6 +118,23 @@ def test_the_products_inside_the_fused_kernel_are_those_written_out(monkeypatch)
 H200 = Hardware("cuda", (9, 0))
 
 
+@pytest.mark.parametrize("clip", [3, 16])  # distances of 12 words: clipped, or all
+def test_products_of_distances_that_are_made_again(clip):
+    changes = {"model.layers": 1, "model.positions": "relative", "model.clip": clip}
+    it = settings(**changes, **{"parallel.remat": "dots"})
+    rows, source, target = 8, 12, 10
+    model = models.make(it, 1000, 1000)
+    state = jax.eval_shape(lambda: steps.init_state(it, model))
+    batch = {
+        "source": jax.ShapeDtypeStruct((rows, source), np.int32),
+        "target": jax.ShapeDtypeStruct((rows, target), np.int32),
+    }
+    counted = flops.traced(steps.make_train_step(it, model), state, batch)
+    once = flops.train_step(it.model, rows, source, target, 1000)
+    again = flops.recomputed(it.model, source, target, "dots")
+    assert counted == once + rows * again
+
+
 @pytest.mark.parametrize("kind", [None, H200], ids=["here", "cuda"])
 @pytest.mark.parametrize(
     "changes",

@@ -215,6 +215,21 @@ def test_the_command_prints_a_line_for_each_size_and_mesh(capsys):
     assert float(cells[5]) == pytest.approx(held + within, 0.01)
 
 
+@pytest.mark.parametrize("kind", ["number_words:cgru", "convs2s", "bytenet"])
+def test_other_models_are_refused_in_one_line(kind, capsys):
+    file, _, member = kind.partition(":")
+    given = str(EXPERIMENTS / f"{file}.py") + (member and f":{member}")
+    assert cli.main(["plan", f"--config={given}", "--simulate=0"]) == 2
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert "model.kind: expected transformer, got" in error
+
+
+def test_rows_can_be_parted_for_accumulation():
+    parts = {"optimizer.accumulation": 3, "batch.multiple": 24}
+    c = settings(**parts, **{"model.vocab_size": 30})
+    assert table.table(c, 4096, 8).title.startswith("One step of 1,536 x 8 tokens")
+
+
 def test_a_step_on_one_device_as_compiled():
     """Every figure that the compiler tells, beside the formula's."""
     c = settings(**{"model.dropout": 0.0})

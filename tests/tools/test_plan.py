@@ -144,6 +144,33 @@ def test_for_cuda_programs_are_lowered_and_the_rest_is_left_open():
     assert rows["largest step, 10^12 operations by formula"] == formula / 1e12
 
 
+@pytest.mark.parametrize(
+    "dropout, kinds, expected",
+    [
+        (0.0, ["train"], "one kernel, cudnn"),
+        (0.1, ["train"], "written out"),
+        (0.1, ["evaluate"], "one kernel, cudnn"),
+        (0.1, ["search"], "one kernel, cudnn in the encoder"),
+        (0.1, ["train", "evaluate"], "train: written out, evaluate: one kernel, cudnn"),
+    ],
+)
+def test_attention_is_told_of_each_program(dropout, kinds, expected):
+    c = numbers(model__attention_dropout=dropout)
+    card = Hardware("cuda", (9, 0))
+    assert traces.choices(c, card, (32, 32), kinds)["attention"] == expected
+
+
+@pytest.mark.parametrize("kind", TRACES)
+def test_programs_that_read_vectors_are_traced_for_vectors(kind):
+    c = sizes.here(config.resolve(experiment("digits")), 60)
+    case = Case(c, (8, 60), (16, 24, 12), jax.devices()[:1])
+    read = [x for x in jax.tree.leaves(TRACES[kind](case).in_avals) if x.ndim == 3]
+    assert (16, 24, 1 + 8) in [x.shape for x in read]
+    assert read[0].dtype == "float32"
+    with pytest.raises(UserError, match="expected sources of tokens, got data.source"):
+        work_of(c, 9, silent)
+
+
 # ---- as compiled for a TPU -----------------------------------------------------------
 
 

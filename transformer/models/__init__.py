@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from transformer import config
 from transformer.config import Config
 from transformer.decode import ensemble
+from transformer.ids import EOS
 from transformer.models import bytenet, convs2s, rnn, stacks, transformer
 from transformer.models.ensembles import Ensemble
 from transformer.nn import dropout
@@ -41,6 +42,8 @@ class Model(Protocol):
     target_size: int
     partition: ClassVar[Rules]  # how its parameters are sharded
     stacks: ClassVar[tuple[str, ...]]  # names of the stacks whose layers may be scanned
+
+    def __hash__(self) -> int: ...
 
     @property
     def kind(self) -> Hardware:
@@ -126,7 +129,7 @@ def abstract(model: Model) -> Any:
 
 
 @functools.lru_cache(maxsize=32)
-def _abstract(model: Any) -> Any:
+def _abstract(model: Model) -> Any:
     return jax.eval_shape(lambda: init(model, jax.random.key(0)))
 
 
@@ -242,12 +245,27 @@ def configured_vocabulary(settings: Config) -> int:
     """Return the rows of an embedding table, as far as the configuration tells.
 
     Raises:
-      UserError: if the size is only known once the data are prepared.
+      UserError: if the size is only known once the data are prepared, or leaves no id
+        for a token beside the special ones.
     """
     size = settings.model.vocab_size or settings.tokenizer.vocab_size
-    if size == 0:
+    if size <= EOS + 1:
         raise config.UserError(
-            "expected model.vocab_size or tokenizer.vocab_size above 0, got 0 for "
-            "both; set --config.model.vocab_size=ROWS"
+            f"expected model.vocab_size or tokenizer.vocab_size above {EOS + 1}, the "
+            f"special ids, got {size}; set --config.model.vocab_size=ROWS"
         )
     return size
+
+
+def configured_sizes(settings: Config) -> tuple[int, int]:
+    """Return the ids of both vocabularies, as far as the configuration tells.
+
+    Raises:
+      UserError: as ``configured_vocabulary``, and for sources that are vectors.
+    """
+    if settings.data.vectors:
+        raise config.UserError(
+            "expected sources of tokens, got data.source = vectors, of which the data "
+            "alone tell how many features they have; look at a trained run"
+        )
+    return (configured_vocabulary(settings),) * 2

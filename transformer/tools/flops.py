@@ -380,9 +380,9 @@ def recomputed(settings: config.Model, source: int, target: int, remat: str) -> 
     if remat == "layers":
         return forward(settings, source, target, vocabulary=0)
     c = config.transformer(settings)
-    labels = counts.labels(c)
-    encoder = _pairs(c, "encoder", source, 3) + labels * source
-    decoder = _pairs(c, "decoder", target, 2) + source * target + labels * target
+    encoder = _pairs(c, "encoder", source, 3) + _labels(c, source) * source
+    decoder = _pairs(c, "decoder", target, 2) + _labels(c, target) * target
+    decoder += source * target
     products = (c.d_k + c.d_v) * (c.layers * encoder + c.depth * decoder)
     if c.positions == "disentangled":
         products += c.layers * 2 * c.d_k * source * (2 * source - 1)

@@ -24,15 +24,14 @@ def parameter_table(settings: config.Config) -> str:
       the total.
 
     Raises:
-      UserError: if the size of the vocabulary is only known once the data are prepared,
-        or the mesh does not fit, as ``check`` and ``check_divides``.
+      UserError: if sizes are only known once the data are prepared, or the mesh does
+        not fit, as ``check`` and ``check_divides``.
     """
 
     spread = settings.parallel
     devices = max(spread.data, 1) * spread.fsdp * spread.tensor
     sizes = axis_sizes(spread, devices)
-    vocabulary = models.configured_vocabulary(settings)
-    model = models.make(settings, vocabulary, vocabulary)
+    model = models.make(settings, *models.configured_sizes(settings))
     tree = models.abstract(model)
     check(settings, sizes)
     check_divides(sizes, model.partition, tree)

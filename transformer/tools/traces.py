@@ -62,7 +62,7 @@ def train_step(case: Case) -> jax.stages.Traced:
     draw = functools.partial(init_state, settings, model)
     state = parallel.placed(mesh, model.partition, jax.eval_shape(draw))
     step: Any = compile_step(settings, model, mesh, state)
-    return step.trace(state, _batch(case.shape, mesh))
+    return step.trace(state, _batch(case, mesh))
 
 
 def evaluation(case: Case) -> jax.stages.Traced:
@@ -70,7 +70,7 @@ def evaluation(case: Case) -> jax.stages.Traced:
     case = _of_jit(case)
     mesh, model = case.mesh(), case.model()
     params = parallel.placed(mesh, model.partition, models.abstract(model))
-    batch = _batch(case.shape, mesh)
+    batch = _batch(case, mesh)
     return objective.mesh_sums.trace(case.settings, model, mesh, params, batch)
 
 
@@ -93,7 +93,7 @@ def search(case: Case) -> jax.stages.Traced:
         mesh,
         target,
         variables,
-        jax.ShapeDtypeStruct((rows, source), jnp.int32, sharding=by_rows),
+        _source(case, rows, source, by_rows),
         jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=by_rows),
         jax.ShapeDtypeStruct((rows,), jnp.uint32, sharding=by_rows),
         jax.ShapeDtypeStruct((), jnp.uint32, sharding=replicated),
@@ -101,26 +101,43 @@ def search(case: Case) -> jax.stages.Traced:
 
 
 def choices(
-    settings: Config, hardware: Hardware, lengths: tuple[int, int]
+    settings: Config,
+    hardware: Hardware,
+    lengths: tuple[int, int],
+    kinds: Sequence[str] = ("train",),
 ) -> dict[str, str]:
     """Return what the code chooses for a kind of device, in words.
 
     Args:
       settings: the configuration.
       hardware: the kind of device.
-      lengths: queries and keys of the decoder's attention.
+      lengths: S and T of a batch.
+      kinds: of programs: "train", "evaluate", "search".
     """
     model = settings.model
     dtype = hardware.operands(model.dtype)
     products = {"products": f"{dtype} x {dtype} -> float32"}
     if not isinstance(model, config.Transformer):
         return products  # attention of other kinds has no kernel to choose
-    mask = Mask(causal=True)
-    kernel = sublayers.attention_kernel(model, hardware, lengths, mask, "decoder")
-    return {
-        **products,
-        "attention": f"one kernel, {kernel}" if kernel else "written out",
-    }
+    each = {kind: _attention(model, hardware, lengths, kind) for kind in kinds}
+    alike = len(set(each.values())) == 1
+    texts = [text if alike else f"{kind}: {text}" for kind, text in each.items()]
+    return {**products, "attention": ", ".join(texts[:1] if alike else texts)}
+
+
+def _attention(
+    model: config.Transformer, hardware: Hardware, lengths: tuple[int, int], kind: str
+) -> str:
+    source, target = lengths
+    searched = kind == "search"  # whose decoder reads a cache, written out
+    side, length = ("encoder", source) if searched else ("decoder", target)
+    padded: Any = jax.ShapeDtypeStruct((1, length), jnp.int32) if searched else None
+    mask = Mask(padded, causal=not searched, window=model.window)
+    kernel = sublayers.attention_kernel(model, hardware, (length, length), mask, side)
+    # Weights that are dropped have to be there.
+    if not kernel or (kind == "train" and model.attention_dropout > 0):
+        return "written out"
+    return f"one kernel, {kernel}" + " in the encoder" * searched
 
 
 def compile_anew(traced: jax.stages.Traced) -> Any:
@@ -142,10 +159,20 @@ def _of_jit(case: Case) -> Case:
     return dataclasses.replace(case, settings=settings)
 
 
-def _batch(shape: Shape, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return a batch of ids, source (R, S) and target (R, T), sharded by rows."""
-    (rows, source, target), place = shape, NamedSharding(mesh, parallel.BY_ROWS)
+def _batch(case: Case, mesh: Mesh) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return a batch of sources and of targets (R, T), sharded by rows."""
+    (rows, source, target), place = case.shape, NamedSharding(mesh, parallel.BY_ROWS)
     return {
-        name: jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=place)
-        for name, length in (("source", source), ("target", target))
+        "source": _source(case, rows, source, place),
+        "target": jax.ShapeDtypeStruct((rows, target), jnp.int32, sharding=place),
     }
+
+
+def _source(
+    case: Case, rows: int, length: int, place: NamedSharding
+) -> jax.ShapeDtypeStruct:
+    """Return sources: ids (R, S), or vectors as ``data.vectors.padded`` has them."""
+    if case.settings.data.vectors:
+        shape = rows, length, 1 + case.sizes[0]
+        return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=place)
+    return jax.ShapeDtypeStruct((rows, length), jnp.int32, sharding=place)

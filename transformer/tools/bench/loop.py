@@ -123,7 +123,8 @@ def measure_loop(settings: Config, rounds: int) -> dict[str, Any]:
         checkpoint_every=_ENDLESS,
         checkpoint_minutes=0.0,
     )
-    settings = dataclasses.replace(settings, train=quiet)
+    lasting = dataclasses.replace(settings.optimizer, least_rate=0.0)
+    settings = dataclasses.replace(settings, train=quiet, optimizer=lasting)
     with tempfile.TemporaryDirectory() as folder:
         feed = _Feed(rounds)
         try:

@@ -12,8 +12,7 @@ from transformer.models import Model
 
 def make_sized_model(settings: Config) -> Model:
     """Return the model of a configuration that tells the size of its vocabulary."""
-    rows = models.configured_vocabulary(settings)
-    return models.make(settings, rows, rows)
+    return models.make(settings, *models.configured_sizes(settings))
 
 
 def batch_rows(settings: Config, tokens: int, length: int) -> int:

@@ -29,10 +29,7 @@ def measure_memory(settings: Config, tokens: int, length: int) -> dict[str, Any]
       Rows of the table.
     """
     height = batch_rows(settings, tokens, length)
-    shape, both = (
-        (height, length, length),
-        (models.configured_vocabulary(settings),) * 2,
-    )
+    shape, both = (height, length, length), models.configured_sizes(settings)
     rows: dict[str, Any] = {"batch": f"{height} x {length}"}
     for form in ("unrolled", "scanned"):
         for remat in ("none", "layers", "dots"):

@@ -107,6 +107,6 @@ def measure_search(
         "compile, s": search.compile_seconds,
         "temporaries, MB": temporaries(search.compiled),
         **device_memory(),
-        **traces.choices(settings, hardware.here(), (beams, length * beams)),
+        **traces.choices(settings, hardware.here(), (length, length), ["search"]),
         "costliest": costliest,
     }

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer.config import UserError
 from transformer.tools.bench.clock import spread
 
 
@@ -32,19 +33,28 @@ def measure_startup(config_arguments: Sequence[str], rounds: int) -> dict[str, A
 
 
 def _until_first_step(command: Sequence[str]) -> float:
-    """Return the seconds until a process has logged its first step; stop it then."""
+    """Return the seconds until a process has logged its first step; stop it then.
+
+    Raises:
+      UserError: if the process ended with one, which it has written itself.
+    """
     start = time.perf_counter()
-    process = subprocess.Popen(
+    with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
-    )
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("step "):
-            seconds = time.perf_counter() - start
-            process.send_signal(signal.SIGTERM)
-            process.communicate()
-            return seconds
-    raise RuntimeError(f"no step was made, exit code {process.wait()}: {command}")
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("step "):
+                seconds = time.perf_counter() - start
+                process.send_signal(signal.SIGTERM)
+                process.communicate()
+                return seconds
+    if (code := process.returncode) == 2:
+        raise UserError(
+            "--what=startup: expected a configuration that trains, got what the line "
+            "before refuses; correct that"
+        )
+    raise RuntimeError(f"no step was made, exit code {code}: {command}")

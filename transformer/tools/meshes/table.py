@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from transformer import models
+from transformer import config, models
 from transformer.config import Config
 from transformer.parallel import sizes
 from transformer.pictures.tables import Table, digits
@@ -63,15 +63,20 @@ def table(
     Args:
       settings: all but the sizes.
       tokens: padded tokens per side of the global batch; rounded to what all meshes can
-        shard.
+        shard and ``optimizer.accumulation`` part.
       length: of the sentences on both sides.
       devices: real or simulated; for meshes of at most so many a step is compiled, for
         larger ones the formula serves.
       log: called before each compilation, which may take minutes.
+
+    Raises:
+      UserError: for a model that is no Transformer, or of no configured size.
     """
-    vocabulary = models.configured_vocabulary(settings)
+    config.transformer(settings.model)
+    vocabulary, _ = models.configured_sizes(settings)
     settings = sizes.here(settings, vocabulary)
-    rows = max(round(tokens / length / _MOST_DEVICES), 1) * _MOST_DEVICES
+    multiple = _MOST_DEVICES * settings.optimizer.accumulation
+    rows = max(round(tokens / length / multiple), 1) * multiple
     load = Load(rows, length, length, vocabulary)
     cells = []
     for name, size in SIZES.items():

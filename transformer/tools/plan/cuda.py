@@ -38,7 +38,9 @@ def lower_all(
     settings = sizes.follow(request.settings, Hardware("cuda"), 0, work.sizes[1])
     request = dataclasses.replace(request, settings=settings)
     for cards, kind_of_card in _CARDS.items():
-        chosen = traces.choices(settings, kind_of_card, largest(work.shapes)[1:])
+        chosen = traces.choices(
+            settings, kind_of_card, largest(work.shapes)[1:], request.kinds
+        )
         notes = [chosen["products"], f"attention {chosen['attention']}"]
         try:
             for kind, shape in request.programs(len(devices)):

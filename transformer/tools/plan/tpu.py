@@ -103,7 +103,7 @@ def compile_all(
     settings = sizes.follow(request.settings, hardware, memory, work.sizes[1])
     request = dataclasses.replace(request, settings=settings)
     rows: dict[str, Any] = {
-        **traces.choices(settings, hardware, largest(work.shapes)[1:]),
+        **traces.choices(settings, hardware, largest(work.shapes)[1:], request.kinds),
         "at a time": sizes.line(settings).removeprefix("at a time: "),
         "devices": f"{len(devices)} x {chip.name}, each {chip.peak / 1e12:,.4g} 10^12 "
         f"operations/s, {chip.bandwidth / 1e9:,.4g} GB/s, {chip.memory / 1e9:,.4g} GB"

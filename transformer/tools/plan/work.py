@@ -93,9 +93,9 @@ def work_of(settings: Config, length: int | None, log: Callable[[str], None]) ->
     origin = "given" if length else "assumed: the data are not prepared"
     padded, batch = length or _LENGTH, settings.batch
     rows = batch_rows(settings, batch.tokens, padded)
-    size = models.configured_vocabulary(settings)
+    both = models.configured_sizes(settings)
     shapes = {(rows, padded, padded): 1.0}
-    return Work((size, size), shapes, padded, batch.shapes, origin)
+    return Work(both, shapes, padded, batch.shapes, origin)
 
 
 def _work_of_data(settings: Config, known: bool, log: Callable[[str], None]) -> Work:
