@@ -1,9 +1,11 @@
 """Damage of a prepared folder: said with the file's name, or nothing has changed."""
 
 import dataclasses
+import errno
 import json
 import os
 import random
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +20,9 @@ from transformer import config as configs
 from transformer.config import Config, UserError
 from transformer.data import sources
 from transformer.data.batches import Batches, prefetch
-from transformer.data.corpus import Corpus
+from transformer.data.corpus import Corpus, write_corpus
 from transformer.data.folder import Folder
-from transformer.data.tokenizers import load_vocabulary
+from transformer.data.tokenizers import Bytes, Vocabulary, load_vocabulary
 from transformer.files import digests, sealed
 from transformer.prepare import prepare
 
@@ -268,6 +270,36 @@ def test_damage_without_digests_is_no_traceback(
         DAMAGES[how](path)
         assert str(tmp_path / "corpus") in refusal(content, config)
         path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.8, 0.99])
+def test_what_finds_no_room_is_told(tmp_path: Path, share: float) -> None:
+    vocabulary = Vocabulary(Bytes(), Bytes())
+    pairs = [("abcdefghijklmnopqrst", "abcdefghijklmnopqrst")] * 1000
+    write_corpus(tmp_path, "whole", pairs, vocabulary)
+    size = (tmp_path / "whole.source.ids").stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(size * share), before[1]))
+    try:
+        with pytest.raises(OSError) as error:
+            write_corpus(tmp_path, "train", pairs, vocabulary)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert error.value.errno == errno.EFBIG
+    assert str(error.value.filename).startswith(str(tmp_path / "train."))
+    assert not (tmp_path / "train.json").exists()
+
+
+def test_ids_that_a_full_disk_cut_off_are_found_behind_their_digests(
+    originals: dict[str, Config], tmp_path: Path
+) -> None:
+    config = copied(originals["bytes"], tmp_path / "corpus")
+    path = tmp_path / "corpus" / "train.source.ids"
+    path.write_bytes(path.read_bytes()[:-2])
+    manifest = sealed.read_json(tmp_path / "corpus" / MANIFEST, "")
+    manifest["files"][path.name] = digests.record_of(path)
+    sealed.write_json(tmp_path / "corpus" / MANIFEST, manifest)
+    assert "train.source.ids: expected " in refusal(content, config)
 
 
 @pytest.mark.parametrize(

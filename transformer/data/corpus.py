@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -109,15 +110,16 @@ class Sequences:
         offsets = np.memmap(path, _OFFSET, "r").view(np.ndarray)
         if not self._folder.recorded:
             self._check(offsets)
+        # Earlier versions digested what a full disk had cut off.
+        name = self._name.replace(".offsets", ".ids")
+        _check_size(self._folder, name, int(offsets[-1]) * self._dtype.itemsize)
         return offsets
 
     def _check(self, offsets: np.ndarray) -> None:
-        """Refuse offsets that lead out of the file of ids, or make empty sequences."""
+        """Refuse offsets that do not rise: they would make empty sequences."""
         rising = all((part[1:] > part[:-1]).all() for part in _parts(offsets))
         if offsets[0] != 0 or not rising:
             self._folder.refuse(self._name, "offsets that rise from 0", "others")
-        name = self._name.replace(".offsets", ".ids")
-        _check_size(self._folder, name, int(offsets[-1]) * self._dtype.itemsize)
 
     def __len__(self) -> int:
         return self._pairs
@@ -324,27 +326,43 @@ class _Writer:
         self._ids = open(f"{stem}.ids", "wb")
         self._offsets = open(f"{stem}.offsets", "wb")
         self._end = np.zeros(1, np.int64)
-        self._end.tofile(self._offsets)
+        _append(self._offsets, self._end)
 
     def write(self, sequences: list[list[int]]) -> None:
         with_eos = [[*ids, EOS] for ids in sequences]
-        np.fromiter(itertools.chain.from_iterable(with_eos), self.dtype).tofile(
-            self._ids
-        )
+        flat = itertools.chain.from_iterable(with_eos)
+        _append(self._ids, np.fromiter(flat, self.dtype))
         self._write_offsets(with_eos)
 
     def _write_offsets(self, sequences: Sequence[Sequence[Any]]) -> None:
         lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
         offsets = self._end + np.cumsum(lengths)
-        offsets.tofile(self._offsets)
+        _append(self._offsets, offsets)
         self._end = offsets[-1:] if len(offsets) else self._end
 
     def __enter__(self) -> _Writer:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._ids.close()
-        self._offsets.close()
+        with _naming(self._ids), self._ids, _naming(self._offsets), self._offsets:
+            pass  # what is written last may find no room either
+
+
+def _append(file: BinaryIO, array: np.ndarray) -> None:
+    """Write numbers; numpy's ``tofile`` would not tell of all that finds no room."""
+    with _naming(file):
+        file.write(array.tobytes())
+
+
+@contextlib.contextmanager
+def _naming(file: BinaryIO) -> Iterator[None]:
+    """Say which file an error is about."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, file.name) from error
 
 
 class _FrameWriter(_Writer):
@@ -358,5 +376,5 @@ class _FrameWriter(_Writer):
 
     def write(self, sequences: list[Any]) -> None:
         for array in sequences:
-            array.astype(self.dtype).tofile(self._ids)
+            _append(self._ids, array.astype(self.dtype))
         self._write_offsets(sequences)
