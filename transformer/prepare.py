@@ -365,6 +365,8 @@ def _check_inputs(
         log(f"data: inputs not compared with {prepared.folder}: {error}")
         return
     for split, inputs in now.items():
+        for name in sorted(prepared.checksums[split].keys() - inputs.keys()):
+            log(f"data: {name} is gone, of which {prepared.folder} was made")
         for name, record in inputs.items():
             known = prepared.checksums[split].get(name)
             # Of a .gz an older folder has no text_sha256: what it has is compared.

@@ -12,7 +12,9 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 from support.paths import ROOT
 from support.texts import make_config, text_config, write_texts
 
@@ -222,6 +224,22 @@ def test_changed_input_is_refused_and_absent_input_is_told(
     said: list[str] = []
     assert len(prepare(config, tmp_path, said.append).corpora["test"]) == 1
     assert "not compared" in said[0] and "test.en" in said[0]
+
+
+def test_a_part_that_is_gone_is_told(tmp_path: pathlib.Path) -> None:
+    table = pyarrow.table({"en": ["a b"] * 3, "de": ["c d"] * 3})
+    for number in range(2):
+        parquet.write_table(table, tmp_path / f"train-{number}.parquet")
+    for split in ("validation", "test"):
+        parquet.write_table(table, tmp_path / f"{split}.parquet")
+    config = text_config(tmp_path, data_source="parquet")
+    assert len(prepare(config, tmp_path / "run").corpora["train"]) == 6
+    gone = tmp_path / "train-1.parquet"
+    gone.unlink()
+    said: list[str] = []
+    assert len(prepare(config, tmp_path / "run", said.append).corpora["train"]) == 6
+    folder = tmp_path / "run" / "corpus"
+    assert f"data: {gone} is gone, of which {folder} was made" in said
 
 
 def test_a_folder_without_the_digests_of_texts_is_compared_by_what_it_has(

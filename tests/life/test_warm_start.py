@@ -314,6 +314,7 @@ def test_places_without_a_run_are_refused(place, other, teens):
     "changes, said",
     [
         ({"optimizer.frozen": "encoder_["}, "optimizer.frozen: expected regular expr"),
+        ({"init.skip": "a{99999999999}"}, "init.skip: expected regular expressions"),
         (
             {"optimizer.frozen": ".*bias", "parallel.layers": "scanned"},
             "parallel.layers: expected auto or unrolled with optimizer.frozen",

@@ -314,6 +314,10 @@ def test_an_optimiser_of_one_s_own_is_a_line(monkeypatch):
             "optimizer.options: expected options of sgd, momentum",
         ),
         ({"options": "momentum=0.9"}, "optimizer.options: expected options of adam"),
+        (
+            {"options": "eps_root='x'"},
+            "optimizer.name: expected an optimiser and options that",
+        ),
         ({"options": "b1=open('x')"}, "optimizer.options: expected NAME=VALUE"),
         ({"options": "0.9"}, "optimizer.options: expected NAME=VALUE"),
         ({"options": "b1="}, "optimizer.options: expected NAME=VALUE"),

@@ -59,7 +59,7 @@ def _beginnings(names: Iterable[str]) -> list[str]:
 def _compile(text: str) -> bool:
     try:
         return all(re.compile(f"(?:{one})") for one in split(text))
-    except re.error:
+    except (re.error, OverflowError, RecursionError):
         return False
 
 

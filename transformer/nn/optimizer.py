@@ -238,9 +238,8 @@ def _named(
     if not options.keys() <= set(known[1:]):
         expected = f"options of {settings.name}, {', '.join(known[1:])}"
         config.refuse("optimizer.options", expected, settings.options)
-    if settings.name in OPTIMIZERS:
-        return make(*arguments, **options)
-    return _tried(settings, functools.partial(make, *arguments, **constants | options))
+    made = functools.partial(make, *arguments, **constants | options)
+    return made() if made.func is _adam and not options else _tried(settings, made)
 
 
 def _tried(
