@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from transformer.prepare import Prepared, prepare
 from transformer.programs import CompiledStep, compile_step
 from transformer.run import folder
 from transformer.run.checkpoints import Checkpoints
-from transformer.run.course import Course
+from transformer.run.course import Course, Mark
 from transformer.run.history import Claim
 from transformer.run.keeper import Keeper
 from transformer.run.meter import Meter, Pace
@@ -225,10 +226,11 @@ class _Run:
             start = max(checkpoints.steps(), default=0)
             stop = total if train_step.accelerator else min(start + 1, total)
             train_step.begin(self.shapes(start, stop))
-            state, tokens, course = keeper.begin(draw, self.start.parts, self.log)
-            record = functools.partial(keeper.record, tokens)
-            with self._records(int(state.step), record) as records:
+            state, tokens, course, mark = keeper.begin(draw, self.start.parts, self.log)
+            start, record = int(state.step), functools.partial(keeper.record, tokens)
+            with self._records(start, record) as records:
                 loop = _Loop(self, model, keeper, records, signals, tokens, course)
+                loop.marked = start, mark
                 if not loop.run(state, train_step, feed):
                     signals.interrupt_if_asked()
                     return False
@@ -271,6 +273,10 @@ class _Loop:
       signals: that stop it.
       tokens: target tokens of the steps before.
       course: of the validations before.
+
+    Attributes:
+      marked: a step, and what was done about it: the one that the run begins with, then
+        the last one that was validated or saved.
     """
 
     def __init__(
@@ -286,7 +292,7 @@ class _Loop:
         self._run, self._model, self._keeper = run, model, keeper
         self._records, self._signals, self._course = records, signals, course
         self._stopping = hosts.Votes(run.mesh)
-        self._validated: tuple[int, float | None] = (-1, None)  # step, value
+        self.marked = 0, Mark()
         self.meter = Meter(run.settings, records, tokens)
 
     def run(
@@ -302,6 +308,8 @@ class _Loop:
         stopped = over = False
         rows = functools.partial(parallel.local_rows, run.mesh)
         due = _Due(run.settings, run.mesh, done)
+        if self._mark_of(done).owed:
+            self._validate_and_save(state, done, due, *due(done))
         begun: list[ahead.Future] = []
         pace = Pace(total, lambda: all(x.done() for x in begun), self._records.log_line)
         for step, parts in feed(run.plan, done, total, rows):
@@ -330,10 +338,14 @@ class _Loop:
         if stopped or self._stopped():
             self._stop(state, done, due)
             return False
-        if over and due.last != done:  # the end is validated and kept, wherever it is
-            validate = self._validated[0] != done
-            self._validate_and_save(state, done, due, validate, True)
+        end = self._mark_of(done)
+        if over and not (end.validated and end.kept):  # as any end is, wherever it is
+            self._validate_and_save(state, done, due, not end.validated, True)
         return True
+
+    def _mark_of(self, step: int) -> Mark:
+        at, mark = self.marked
+        return mark if at == step else Mark(kept=False, validated=False)
 
     def _course_at(self, step: int) -> Course:
         plan, rule = self._run.plan, self._run.settings.optimizer
@@ -356,13 +368,12 @@ class _Loop:
             try:
                 self._validate(state, done, due)
             except UserError:  # what is validated can be mended
-                self._save_unfinished(state, done, due)
+                self._save_unfinished(state, done, due, owed=True)
                 raise
             save = save or bool(self._course.over(run.settings))
         if save:
-            step, value = self._validated
             # What the clock has saved was not validated, and is never the best.
-            self._save(state, done, value if step == done else None)
+            self._save(state, done, kept=True)
             due.saved(done)
         if validate:
             log = self._records.log_line
@@ -375,15 +386,17 @@ class _Loop:
             run.settings, run.prepared, self._model, state.params, run.mesh
         )
         self.meter.validated(done, found.metrics)
-        self._validated = (done, found.value)
+        value = found.value if math.isfinite(found.value) else None
+        self.marked = done, Mark(kept=False, value=value)
         if due.counts(done):
             rule = run.settings.optimizer
             self._course = self._course.validated(found.value, rule)
 
-    def _save(self, state: State, done: int, value: float | None, **how: bool) -> None:
-        claim = self._records.claim()
+    def _save(self, state: State, done: int, **what: bool) -> None:
+        mark, claim = self._mark_of(done), self._records.claim()
+        self.marked = done, dataclasses.replace(mark, **what)
         self._keeper.save(
-            state, done, self.meter.tokens, self._course, value, claim, **how
+            state, done, self.meter.tokens, self._course, self.marked[1], claim
         )
 
     def _stopped(self) -> bool:
@@ -395,10 +408,12 @@ class _Loop:
         self._save_unfinished(state, done, due)
         self._run.log(f"stopped at step {done:,}; the same command resumes from there")
 
-    def _save_unfinished(self, state: State, done: int, due: _Due) -> None:
-        """Save what no validation belongs to, to resume from."""
+    def _save_unfinished(
+        self, state: State, done: int, due: _Due, owed: bool = False
+    ) -> None:
+        """Save what an unbroken run has not, to resume from."""
         if due.last != done:  # one that is kept must not become temporary
-            self._save(state, done, None, temporary=True)
+            self._save(state, done, kept=False, owed=owed)
         self._keeper.checkpoints.wait()
 
 

@@ -1,7 +1,9 @@
 """Schedules that follow validations or epochs, early ends, the best checkpoint."""
 
 import dataclasses
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +13,10 @@ from support import toy
 from support.runs import compiling_once, flat, lines_of, metrics_of, state_of
 from support.toy import toy_run
 
-from transformer import evaluate, train
-from transformer.config import UserError
+from transformer import evaluate, train, validation
+from transformer.config import Config, UserError
 from transformer.run import folder
-from transformer.run.checkpoints import steps_in
+from transformer.run.checkpoints import Checkpoints, steps_in
 from transformer.translate import load
 
 CONSTANT: dict[str, Any] = {
@@ -164,6 +166,79 @@ def test_the_end_before_a_rate_that_is_too_low_is_kept(tmp_path):
     before = metrics_of(workdir)
     assert train.train(settings, workdir, ignore)  # nothing is left to do
     assert metrics_of(workdir) == before
+
+
+def assert_same_run(settings: Config, workdir: Path, unbroken: Path) -> None:
+    assert metrics_of(workdir) == metrics_of(unbroken)
+    kept = [steps_in(one / "checkpoints") for one in (workdir, unbroken)]
+    assert kept[0] == kept[1]
+    for step in kept[0]:
+        _, metadata, arrays = state_of(settings, workdir, step)
+        _, its_metadata, expected = state_of(settings, unbroken, step)
+        assert metadata == its_metadata
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(array, expected[name], name)
+    with Checkpoints(workdir / "checkpoints", keep=1) as mine:
+        with Checkpoints(unbroken / "checkpoints", keep=1) as its:
+            assert mine.best() == its.best()
+
+
+@pytest.mark.parametrize("step", [2, 4, 12])  # validated alone, also saved, the end
+def test_a_validation_that_failed_is_made_when_the_run_goes_on(
+    step, tmp_path, monkeypatch
+):
+    data, whole, cut = (tmp_path / name for name in ("data", "whole", "cut"))
+    settings = trained(data, whole, PLATEAU)
+    measure, left = validation.measure, [step // 2]  # a validation every 2 steps
+
+    def failing(*arguments: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            raise UserError("a line that is too long; cut it")
+        return measure(*arguments)
+
+    monkeypatch.setattr(validation, "measure", failing)
+    cut.mkdir()
+    with pytest.raises(UserError, match="too long"):
+        train.train(settings, cut, ignore)
+    assert steps_in(cut / "checkpoints")[-1] == step
+    assert not (cut / "results.json").exists()
+    assert train.train(settings, cut, ignore)
+    assert_same_run(settings, cut, whole)
+
+
+@pytest.mark.parametrize("how", ["stopped", "saved by the clock"])
+def test_an_early_end_is_validated_also_by_who_finds_it_reached(how, tmp_path):
+    data, whole, cut = (tmp_path / name for name in ("data", "whole", "cut"))
+    changes = PLATEAU | {
+        "optimizer.schedule": "epochs",
+        "optimizer.warmup": 1,
+        "optimizer.decay_after": 1.0,
+        "optimizer.decay_every": 1.0,
+        "optimizer.least_rate": 0.3,
+        "train.steps": 100,
+        "train.evaluate_every": 0,
+        "train.checkpoint_every": 1000,
+    }
+    settings = trained(data, whole, changes)
+    (end,) = steps_in(whole / "checkpoints")
+    cut.mkdir()
+    if how == "stopped":
+
+        def stop(line: str) -> None:
+            if line.startswith(f"step {end - 1}/"):
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        assert train.train(settings, cut, stop) is None
+        assert steps_in(cut / "checkpoints") == [end]
+        assert train.train(settings, cut, ignore)
+        assert_same_run(settings, cut, whole)
+    else:
+        clock = {"train.checkpoint_minutes": 1e-9, "train.keep": 100}
+        trained(data, cut, changes | clock)
+        assert metrics_of(cut) == metrics_of(whole)
+        with Checkpoints(cut / "checkpoints", keep=1) as checkpoints:
+            assert checkpoints.best() == end
 
 
 @pytest.fixture(scope="module")

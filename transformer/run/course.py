@@ -71,6 +71,29 @@ class Course:
         return ""
 
 
+@dataclasses.dataclass(frozen=True)
+class Mark:
+    """What was done at the step of a checkpoint; it is part of that.
+
+    Attributes:
+      kept: whether it is one of those that an unbroken run has; if not, a run was
+        stopped there.
+      validated: whether the step was validated.
+      value: of the validation, None where it is not finite.
+      owed: whether the step was to be validated, which ended in a mistake of the user.
+    """
+
+    kept: bool = True
+    validated: bool = True
+    value: float | None = None
+    owed: bool = False
+
+    @classmethod
+    def of_checkpoint(cls, metadata: Mapping[str, Any]) -> Mark:
+        """Return that of a checkpoint; in one that has none nothing is left to do."""
+        return cls(**metadata.get("mark", {}))
+
+
 def may_end_early(settings: Config) -> bool:
     """Return whether a run may end before ``train.steps``."""
     return bool(settings.train.patience or settings.optimizer.least_rate)

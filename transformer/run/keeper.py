@@ -17,7 +17,7 @@ from transformer.models import Model, stacks
 from transformer.parallel import hosts
 from transformer.run import folder
 from transformer.run.checkpoints import Checkpoints, check_vocabulary
-from transformer.run.course import Course
+from transformer.run.course import Course, Mark
 from transformer.run.history import Claim
 from transformer.run.provenance import now, write_run_record
 
@@ -69,7 +69,7 @@ class Keeper:
     def begin(
         self, draw: Callable[..., Any], given: Any, log: Callable[[str], None]
     ) -> Any:
-        """Return what to start or to resume from: state, target tokens, course.
+        """Return what to start or to resume from: state, target tokens, course, mark.
 
         Args:
           draw: makes the state that a run starts from.
@@ -82,7 +82,7 @@ class Keeper:
             if before:
                 log(f"{self.workdir}: no checkpoint found, the run begins anew")
             # Each device draws what it holds, sharded like a restored state.
-            return sharded(draw, self.abstract)(given), 0, Course()
+            return sharded(draw, self.abstract)(given), 0, Course(), Mark()
         step, tree, metadata = self.checkpoints.restore(self._kept.parts())
         check_vocabulary(f"checkpoint of step {step}", metadata, self.vocabulary)
         log(f"resuming from step {step:,}")
@@ -96,8 +96,8 @@ class Keeper:
             put = functools.partial(stacks.stack, self.model.stacks)
             state = sharded(put, self.abstract)(state)
         self.init = metadata.get("init")
-        course = Course.of_checkpoint(metadata)
-        return state, metadata["tokens"], course
+        course, mark = Course.of_checkpoint(metadata), Mark.of_checkpoint(metadata)
+        return state, metadata["tokens"], course, mark
 
     def save(
         self,
@@ -105,9 +105,8 @@ class Keeper:
         step: int,
         tokens: int,
         course: Course,
-        metric: float | None,
+        mark: Mark,
         metrics: Claim,
-        temporary: bool = False,
     ) -> None:
         """Save the state after so many steps and target tokens."""
         metadata = {
@@ -116,11 +115,13 @@ class Keeper:
             "batches_taken": step,
             "tokens": tokens,
             "course": dataclasses.asdict(course),
+            "mark": dataclasses.asdict(mark),
         }
         if self.init:
             metadata["init"] = self.init
         tree = self._unstack(state) if self._is_stacked else state
-        self.checkpoints.save(step, tree.parts(), metadata, metric, temporary)
+        metric = mark.value if mark.kept else None
+        self.checkpoints.save(step, tree.parts(), metadata, metric, not mark.kept)
         self.record(tokens, metrics)
 
     @functools.cached_property
