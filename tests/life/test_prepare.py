@@ -232,7 +232,7 @@ def test_a_part_that_is_gone_is_told(tmp_path: pathlib.Path) -> None:
         parquet.write_table(table, tmp_path / f"train-{number}.parquet")
     for split in ("validation", "test"):
         parquet.write_table(table, tmp_path / f"{split}.parquet")
-    config = text_config(tmp_path, data_source="parquet")
+    config = text_config(tmp_path, data_source="parquet", data_name="")
     assert len(prepare(config, tmp_path / "run").corpora["train"]) == 6
     gone = tmp_path / "train-1.parquet"
     gone.unlink()
