@@ -265,7 +265,7 @@ def configured_sizes(settings: Config) -> tuple[int, int]:
     """
     if settings.data.vectors:
         raise config.UserError(
-            "expected sources of tokens, got data.source = vectors, of which the data "
-            "alone tell how many features they have; look at a trained run"
+            "expected sources of tokens, got data.source = vectors, of which prepared "
+            "data alone tell how many features they have; choose another configuration"
         )
     return (configured_vocabulary(settings),) * 2
