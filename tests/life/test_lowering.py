@@ -53,12 +53,12 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "relative positions": {"model.positions": "relative", "model.clip": 4},
     "wide heads": {"model.d_k": 64, "model.d_v": 64},
     "recompute in a scan": {"parallel.remat": "dots", "parallel.layers": "scanned"},
+}
+# And those of which the train step alone is looked at, or the only one that differs.
+TRAINED = CONFIGURATIONS | {
     "microbatches": {"optimizer.accumulation": 2},
     "clipping": {"optimizer.clip_norm": 1.0},
     "sgd": {"optimizer.name": "sgd"},
-}
-# And those of which the train step alone is looked at.
-TRAINED = CONFIGURATIONS | {
     "additive scores": {"model.score": "additive"},
     "general scores": {"model.score": "general"},
     "blocks": {"model.window": 1},
