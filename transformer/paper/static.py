@@ -118,10 +118,10 @@ def fitting_vocabulary(settings: Config, millions: int) -> tuple[int, int]:
         model = dataclasses.replace(settings.model, vocab_size=size)
         return parameters(dataclasses.replace(settings, model=model))
 
-    one = count(1)
-    each = count(2) - one
-    least, end = ((millions + half) * 10**6 - one for half in (-0.5, 0.5))
-    return math.ceil(least / each) + 1, math.ceil(end / each)
+    few = 10  # and what each row more adds
+    each = count(few + 1) - count(few)
+    least, end = ((millions + half) * 10**6 - count(few) for half in (-0.5, 0.5))
+    return math.ceil(least / each) + few, math.ceil(end / each) + few - 1
 
 
 def step_operations(settings: Config, length: int = LENGTH) -> int:
