@@ -120,9 +120,10 @@ def choices(
     if not isinstance(model, config.Transformer):
         return products  # attention of other kinds has no kernel to choose
     each = {kind: _attention(model, hardware, lengths, kind) for kind in kinds}
-    alike = len(set(each.values())) == 1
-    texts = [text if alike else f"{kind}: {text}" for kind, text in each.items()]
-    return {**products, "attention": ", ".join(texts[:1] if alike else texts)}
+    (text, *others) = dict.fromkeys(each.values())
+    if others:
+        text = ", ".join(f"{kind}: {its}" for kind, its in each.items())
+    return {**products, "attention": text}
 
 
 def _attention(

@@ -19,7 +19,7 @@ from transformer.data.tokenizers.sentence_piece import (
     spaced,
     written,
 )
-from transformer.data.tokenizers.tokenizer import OfText, Texts, number_words
+from transformer.data.tokenizers.tokenizer import OfText, Texts, word_numbers
 from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
 
 _NUMBERS = "vocab.json"  # beside a .spm file: the number of each piece
@@ -127,7 +127,7 @@ class Marian(OfText):
             pieces = written(ids, self.pieces(ids))
         else:
             pieces = self._cut([text])[0]
-        return number_words(spaced(pieces))
+        return word_numbers(spaced(pieces))
 
     def spellings(self) -> list[str]:
         check_no_bytes(self._model)

@@ -18,8 +18,8 @@ from transformer.data.tokenizers.tokenizer import (
     OfText,
     Texts,
     bytes_spell_any_word,
-    number_words,
     with_ellipses,
+    word_numbers,
 )
 from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
 
@@ -112,7 +112,7 @@ class SentencePiece(OfText):
             pieces = written(ids, self.pieces(ids))
         else:
             pieces = self._model.encode(text, out_type=str)
-        return number_words(spaced(pieces))
+        return word_numbers(spaced(pieces))
 
     def _known(self, id_: int) -> int:
         return int(id_) if 0 <= id_ < self.size else UNK
@@ -245,7 +245,7 @@ def spaced(pieces: Iterable[str]) -> list[str]:
 def labels_of(pieces: Sequence[str], ids: Sequence[int]) -> list[str]:
     """Return pieces for people to read, see ``Tokenizer.labels``."""
     bare = [piece.removeprefix(_SPACE) or "\u2423" for piece in pieces]
-    return with_ellipses(bare, ids, number_words(spaced(pieces)))
+    return with_ellipses(bare, ids, word_numbers(spaced(pieces)))
 
 
 def check_no_bytes(model: Any) -> None:

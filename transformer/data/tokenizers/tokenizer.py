@@ -151,12 +151,12 @@ def bytes_spell_any_word() -> UserError:
     )
 
 
-def number_words(spelled: Sequence[str]) -> list[int]:
+def word_numbers(spelled: Sequence[str]) -> list[int]:
     """Return for each part of a text the number of its word, from 0.
 
     White space alone belongs to the word behind it, at the end of all to the last one.
 
-    >>> number_words([" a", "bc", "  ", "d", " "])
+    >>> word_numbers([" a", "bc", "  ", "d", " "])
     [0, 0, 1, 1, 1]
     """
     text, place, found = "".join(spelled), 0, []
