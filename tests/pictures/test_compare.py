@@ -169,6 +169,15 @@ def test_a_page_and_a_table_from_the_command(runs, tmp_path, capsys):
     assert cli.main(command) == 0 and capsys.readouterr().out == table
 
 
+def test_runs_inside_a_run_of_their_name_are_told_apart(tmp_path):
+    outer = write(tmp_path / "one", FIRST)
+    inner = [write(outer / "one", SECOND), write(outer / "three", SECOND)]
+    found = differences.read([outer, *inner])
+    assert list(found) == [".", "one", "three"]
+    assert [run.translations for run in found.values()] == [FIRST, SECOND, SECOND]
+    assert list(differences.read([outer, inner[1]])) == ["one", "three"]
+
+
 def test_a_file_of_results_is_taken_as_its_run(runs, capsys):
     other = runs[0] / "results" / "validation_step5_average1.json"
     other.parent.mkdir()

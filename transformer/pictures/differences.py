@@ -34,8 +34,12 @@ def read(paths: Sequence[Path]) -> dict[str, Measured]:
                 f"{' or '.join(measures.BESIDE)}, got {measure}; leave it out"
             )
     measured.check_same_test_set(runs)
-    named = zip(folder.names(paths), places, strict=True)
-    names = [place.name if name == "." else name for name, place in named]
+    given = folder.names(paths)
+    # A folder that has all others inside is told by its name, if none of them has it.
+    names = [
+        place.name if name == "." and place.name not in given else name
+        for name, place in zip(given, places, strict=True)
+    ]
     return dict(zip(names, runs, strict=True))
 
 
