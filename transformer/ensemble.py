@@ -47,6 +47,12 @@ class Ensemble(Translator):
     def _variables(self) -> Any:
         return tuple(member._variables for member in self.members)
 
+    @property
+    def _limits(self) -> tuple[int, int]:
+        """Those of the member that has the least of each."""
+        longest, rows = zip(*(member._limits for member in self.members), strict=True)
+        return min(longest), min(filter(None, rows), default=0)
+
     def _totals(self, source: jax.Array, target: jax.Array) -> jax.Array:
         each = [
             _token_log_probabilities(member.model, member.params, source, target)

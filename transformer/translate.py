@@ -338,7 +338,7 @@ class Translator:
     def source_ids(self, lines: Sequence[str], first: int = 1) -> list[list[int]]:
         """Return the ids of each line, EOS included; warn of long ones in one line."""
         ids = _with_end(self.vocabulary.source_ids(lines))
-        longest = self.settings.data.max_length
+        longest, _ = self._limits
         lengths = {number: len(x) for number, x in enumerate(ids, start=first)}
         long = {number: n for number, n in lengths.items() if n > longest}
         if long:
@@ -370,9 +370,15 @@ class Translator:
                     raise UserError(f"target, line {number}: {error}") from None
             raise
 
+    @property
+    def _limits(self) -> tuple[int, int]:
+        """The most tokens of training, and of a table of positions (0: has none)."""
+        it = self.settings
+        return it.data.max_length, it.model.learned_positions
+
     def _beyond(self, length: int) -> str:
         """Say what happens past the end of a table of learned positions."""
-        rows = self.settings.model.learned_positions
+        _, rows = self._limits
         if not rows or length <= rows:
             return ""
         return f", and all past the {rows} learned positions have the last of them"

@@ -74,6 +74,20 @@ def test_one_model_twice_is_that_model(members):
     assert_close([twice.score], [once.score], ROUNDINGS)
 
 
+def test_a_line_beyond_any_member_is_told(members):
+    said: list[str] = []
+    learned = member(9, positions="learned", max_positions=8)
+    short = dataclasses.replace(SETTINGS.data, max_length=7)
+    learned.settings = dataclasses.replace(learned.settings, data=short)
+    for order in ((members[0], learned), (learned, members[0])):
+        together = Ensemble(order)
+        together._warn = said.append
+        together.source_ids(["a" * 9])
+    assert len(said) == 2 and said[0] == said[1]
+    assert "10 tokens, more than the 7 of training" in said[0]
+    assert "past the 8 learned positions" in said[0]
+
+
 def test_what_each_member_has_of_its_own_is_not_told(members):
     together = Ensemble(members)
     for call in (together.encode, lambda lines: together.attention(lines[0], "x")):
