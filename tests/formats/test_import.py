@@ -21,7 +21,7 @@ from transformer import objective
 from transformer.cli import main as cli
 from transformer.config import UserError
 from transformer.evaluate import average
-from transformer.formats import huggingface
+from transformer.formats import huggingface, marian
 from transformer.formats.arrays import NEVER
 from transformer.formats.incoming import import_model
 from transformer.ids import BOS, PAD
@@ -311,6 +311,10 @@ BAD: dict[str, tuple[Any, str]] = {
         lambda p: (p / "generation_config.json").write_text('{"length_penalty": "x"}'),
         "generation_config.json: expected a number from 0 .*, got 'x'",
     ),
+    "half a beam": (
+        lambda p: (p / "generation_config.json").write_text('{"num_beams": 2.5}'),
+        "generation_config.json: expected a whole number above 0 for num_beams, got 2",
+    ),
     "two tables": (
         lambda p: change_arrays(
             p, lambda x: x.update({"lm_head.weight": x["model.shared.weight"] + 1})
@@ -333,15 +337,47 @@ def test_other_folders_are_refused(name, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes, alpha", [({}, 1.0), ({"length_penalty": 0}, 0.0)], ids=str
+    "changes, beam, alpha",
+    [({}, 1, 1.0), ({"num_beams": 3, "length_penalty": 0}, 3, 0.0)],
+    ids=str,
 )
-def test_a_length_penalty_is_kept(changes, alpha, tmp_path):
+def test_the_search_is_kept(changes, beam, alpha, tmp_path):
+    """What a model does not say is as Transformers has it."""
     place = case.write_folder(values("committed", "marian_values"), tmp_path / "theirs")
     given = json.loads((place / "config.json").read_text())
-    given.pop("length_penalty", None)
+    for key in ("num_beams", "length_penalty"):
+        given.pop(key, None)
     (place / "config.json").write_text(json.dumps(given | changes))
     (place / "generation_config.json").unlink(missing_ok=True)
-    assert huggingface.load(place).decode["alpha"] == alpha
+    assert huggingface.load(place).decode == {"beam": beam, "alpha": alpha}
+
+
+def npz(place: Path, **changes: Any) -> Path:
+    """Write a model of Marian's with other settings."""
+    path = case.write_npz(values("committed", "marian_values"), place)
+    with np.load(path) as file:
+        arrays: dict[str, Any] = dict(file)
+    settings = yaml.safe_load(arrays["special:model.yml"].tobytes()[:-1]) | changes
+    text = yaml.safe_dump(settings).encode() + b"\0"
+    arrays["special:model.yml"] = np.frombuffer(text, np.int8)
+    np.savez(path, **arrays)
+    return path
+
+
+def test_marian_s_search_is_kept_and_its_pieces_may_be_json(tmp_path):
+    path = npz(tmp_path / "theirs", **{"beam-size": 3, "normalize": 0})
+    plain = marian.load(path)
+    assert plain.decode == {"beam": 3, "alpha": 0.0}  # 0: no length is divided by
+    names = next(path.parent.glob("*.vocab.yml"))
+    pieces = sorted(numbers := yaml.safe_load(names.read_text()), key=numbers.get)
+    names.unlink()
+    # JSON writes what is beyond 16 bits as two escapes, which YAML does not read.
+    pieces[-1] = "\N{GRINNING FACE}"
+    text = json.dumps({piece: number for number, piece in enumerate(pieces)})
+    (path.parent / "vocab.json").write_text(text)
+    assert "\\ud83d" in text
+    tokenizer: Any = marian.load(path).vocabulary.target
+    assert tokenizer.numbered[-1] == pieces[-1]
 
 
 BAD_NPZ: dict[str, tuple[dict[str, Any], str]] = {
@@ -354,8 +390,10 @@ BAD_NPZ: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "depth": ({"dec-depth": 2}, "an array for decoder_1.self_attention.query.kernel"),
     "layers": ({"enc-depth": 10**9}, r"arrays for 1,000,000,000 \+ 1 layers"),
-    "beam": ({"beam-size": "wide"}, "a number of 0 or more for beam-size, got 'wide'"),
-    "penalty": ({"normalize": [1]}, "a number of 0 or more for normalize"),
+    "beam": ({"beam-size": "wide"}, "whole number above 0 for beam-size, got 'wide'"),
+    "half a beam": ({"beam-size": 2.5}, "whole number above 0 for beam-size, got 2.5"),
+    "penalty": ({"normalize": [1]}, "a number from 0 to below 100 for normalize"),
+    "power": ({"normalize": 1000}, "from 0 to below 100 for normalize, got 1000"),
     "dropout": ({"transformer-dropout": -0.1}, "0 or more for transformer-dropout"),
     "activation": (
         {"transformer-ffn-activation": ["relu"]},
@@ -369,14 +407,8 @@ BAD_NPZ: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", BAD_NPZ)
 def test_other_models_of_marian_are_refused(name, tmp_path):
-    path = case.write_npz(values("committed", "marian_values"), tmp_path / "theirs")
     changes, said = BAD_NPZ[name]
-    with np.load(path) as file:
-        arrays: dict[str, Any] = dict(file)
-    settings = yaml.safe_load(arrays["special:model.yml"].tobytes()[:-1]) | changes
-    text = yaml.safe_dump(settings).encode() + b"\0"
-    arrays["special:model.yml"] = np.frombuffer(text, np.int8)
-    np.savez(path, **arrays)
+    path = npz(tmp_path / "theirs", **changes)
     (tmp_path / "run").mkdir()
     with pytest.raises(UserError, match=said):
         import_model(path, tmp_path / "run")

@@ -115,6 +115,30 @@ def number(place: object, values: Mapping[str, Any], key: str, absent: float) ->
     return value
 
 
+def beam(place: object, values: Mapping[str, Any], key: str, absent: int) -> int:
+    """Return how many hypotheses a search is to keep, of a file's settings.
+
+    Raises:
+      UserError: for anything but a whole number above 0.
+    """
+    value = values.get(key, absent)
+    if type(value) is not int or not 0 < value < 2**31:
+        refuse(place, f"a whole number above 0 for {key}", repr(value)[:60])
+    return value
+
+
+def exponent(place: object, values: Mapping[str, Any], key: str) -> float:
+    """Return alpha, 1 where a file's settings do not name it.
+
+    Raises:
+      UserError: for one by which no length can be raised in float32.
+    """
+    value = values.get(key, 1.0)
+    if type(value) not in (int, float) or not 0 <= value < 100:
+        refuse(place, f"a number from 0 to below 100 for {key}", repr(value)[:60])
+    return float(value)
+
+
 def shape(name: Name, c: config.Transformer, size: int) -> tuple[int, ...]:
     """Return the shape that a parameter has to have, a matrix (I, O).
 

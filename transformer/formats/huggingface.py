@@ -26,9 +26,11 @@ from transformer.formats.arrays import (
 from transformer.formats.foreign import (
     EPSILON,
     Foreign,
+    beam,
     check,
     check_depth,
     digest,
+    exponent,
     marian_vocabulary,
     number,
     ours,
@@ -267,19 +269,14 @@ def _search(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     path = folder / "generation_config.json"
     own = _json(path) if path.is_file() else {}
     given = {**settings, **own}
-    beams = given.get("num_beams")
-    place = path if "length_penalty" in own else folder / "config.json"
+
+    def place(key: str) -> Path:
+        return path if key in own else folder / "config.json"
+
     return {
-        "beam": beams if isinstance(beams, int) and beams > 0 else 4,
-        "alpha": _power(place, given.get("length_penalty", 1.0)),
+        "beam": beam(place("num_beams"), given, "num_beams", 1),
+        "alpha": exponent(place("length_penalty"), given, "length_penalty"),
     }
-
-
-def _power(place: Path, value: Any) -> float:
-    if type(value) not in (int, float) or not 0 <= value < 100:
-        wanted = "a number from 0 to below 100 for length_penalty"
-        refuse(place, wanted, repr(value)[:60])
-    return float(value)
 
 
 def _languages(folder: Path) -> dict[str, str]:

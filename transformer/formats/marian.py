@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 
 from transformer import config
-from transformer.data.tokenizers.marian import rest_of
+from transformer.data.tokenizers.marian import read_numbers, rest_of
 from transformer.formats.arrays import rows_of
 from transformer.formats.foreign import (
     Foreign,
+    beam,
     check,
     check_depth,
     digest,
+    exponent,
     marian_vocabulary,
     number,
     ours,
@@ -76,8 +78,8 @@ def load(path: Path) -> Foreign:
         ours(model, given, rows),
         vocabulary,
         {
-            "beam": int(number(path, settings, "beam-size", 6)),
-            "alpha": float(number(path, settings, "normalize", 1.0)) or 1.0,
+            "beam": beam(path, settings, "beam-size", 6),
+            "alpha": exponent(path, settings, "normalize"),
         },
         {},
         512,
@@ -140,7 +142,10 @@ def _beside(path: Path) -> Path:
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """Return the number of each piece; JSON is YAML, too."""
+    """Return the number of each piece."""
+    if path.suffix == ".json":  # of which YAML does not read every text
+        given = read_numbers(path)
+        return {piece: n for piece, n in given.items() if piece != "<pad>"}
     # Texts alone: a piece such as "no" or "1" is neither a truth value nor a number.
     values = _yaml(path, path.read_bytes().decode("utf-8", "replace"), texts=True)
     numbers = [n for n in values.values() if isinstance(n, str) and n.isdecimal()]
