@@ -69,6 +69,11 @@ def test_welch_at_its_edges():
     assert welch([1.0, 1.0], [2.0, 2.0]).p == 0.0
     assert welch([1.0, 1.0], [1.0, 1.0]).p == 1.0
     assert welch([1.0, 1.0], [1.0, 1.0]).interval(0.95) == (0.0, 0.0)
+    # numpy's mean of ten such values is not theirs in the last bit.
+    value = 16.91741611206835
+    assert np.mean([value] * 10) != value
+    same = welch([value] * 10, [value] * 3)
+    assert (same.value, same.error, same.p) == (0.0, 0.0, 1.0)
 
 
 def test_sentences_count_the_resamples_that_are_as_far():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Literal, Protocol
 
@@ -115,10 +116,12 @@ def welch(first: Sequence[float], second: Sequence[float]) -> OverSeeds:
 
     Source: Welch (1947).
     """
-    value = float(np.mean(first) - np.mean(second))
+    # Exact until they are rounded: of equal values numpy's mean and variance may differ
+    # in the last bit, and a difference of nothing but that would be decided.
+    value = float(statistics.mean(first) - statistics.mean(second))
     if min(len(first), len(second)) < 2:
         return OverSeeds(value, math.inf, 1)
-    parts = [float(np.var(one, ddof=1)) / len(one) for one in (first, second)]
+    parts = [float(statistics.variance(one)) / len(one) for one in (first, second)]
     squares = sum(
         part**2 / (len(one) - 1)
         for part, one in zip(parts, (first, second), strict=True)
