@@ -324,6 +324,13 @@ def test_the_card_s_languages_are_texts(run):
     assert front["language"] == ["no", "1"] and "from no to 1" in text
 
 
+def test_the_card_tells_the_measure_of_the_run():
+    score = {"value": 12.5, "signature": "wrong lines|lines:8"}
+    results = {"split": "test", "average": {"errors": {"wer": score}}}
+    text = card.text(tiny(**{"data.measure": "errors"}), "x", results, [])
+    assert "* average: WER 12.50, wer wrong lines|lines:8" in text
+
+
 def test_the_command_exports_whole_or_not_at_all(run, tmp_path, capsys):
     output = tmp_path / "folder"
     arguments = ["export", f"--workdir={run}", "--to=ctranslate2", f"--output={output}"]

@@ -1,6 +1,7 @@
 """Reports on runs that were written by hand: figures, verdicts, and what is refused."""
 
 import csv
+import dataclasses
 import html.parser
 import io
 import json
@@ -499,6 +500,14 @@ def test_the_same_row_and_seed_twice_is_refused(small):
 def test_runs_of_no_table_are_refused(small):
     write(small / "odd", config.resolve(experiment("number_words")), 5.0, 3)
     assert "whose config.name is 'numbers'" in refusal(small)
+
+
+@pytest.mark.parametrize("scale", ["1.2.3", "-", "e5", "1e999"])
+def test_a_scale_that_is_no_number_is_refused(scale, small):
+    name = f"table3/base/numbers/x{scale}"
+    odd = dataclasses.replace(settings_of("base", 0), name=name)
+    write(small / "odd", odd, 5.0, 3)
+    assert f"whose config.name is '{name}'" in refusal(small)
 
 
 def test_damaged_files_are_named(small):

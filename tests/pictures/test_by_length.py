@@ -149,9 +149,22 @@ def test_trees_are_scored_by_f1(tmp_path, monkeypatch, capsys):
     )
 
 
+def test_rates_are_named_and_no_bin_s_count_is_told_of_all(tmp_path):
+    keys: dict[str, Any] = {"data.measure": "errors"}
+    folder = write(tmp_path / "a", GOOD, **keys)
+    output = tmp_path / "a.md"
+    call = ["plot", "--what=length", f"--workdir={folder}", "--edges=4"]
+    for variant in ("wer", "per"):
+        assert cli.main([*call, f"--variant={variant}", f"--output={output}"]) == 0
+        text = output.read_text()
+        assert f"{variant.upper()} by the length of the source" in text
+        assert "symbols:" not in text and "lines:" not in text
+
+
 @pytest.mark.parametrize(
     "flags, wanted",
     [
+        (["--workdir=heard"], "whose sources have words, got one with data.source = v"),
         (["--workdir=good,untested"], "untested/results.json: expected the results of"),
         (["--workdir=good,none"], "none: expected the folder of a training run"),
         (["--workdir=good,old"], "old/results.json: expected the key 'sentences'"),
@@ -207,6 +220,12 @@ def test_mistakes_are_one_line(runs, tmp_path, capsys, monkeypatch, flags, wante
     write(tmp_path / "french", GOOD, **french)
     wrong: dict[str, Any] = {"data.measure": "errors"}
     write(tmp_path / "wrong", GOOD, **wrong)
+    heard: dict[str, Any] = {
+        "data.source": "vectors",
+        "tokenizer.joint": False,
+        "model.tying": "two",
+    }
+    write(tmp_path / "heard", GOOD, **heard)
     write(tmp_path / "empty", GOOD, sentences(["", " "], ["", ""]))
     call = ["plot", "--what=length", "--output=a.svg", *flags]
     assert wanted in error(capsys, *call)

@@ -9,6 +9,7 @@ from typing import Any
 import transformer
 from transformer import config
 from transformer.config import Config
+from transformer.metrics import measures
 
 _CARD = """---
 language:
@@ -58,11 +59,14 @@ def text(
 def _scores(settings: Config, results: dict[str, Any]) -> list[str]:
     if not results:
         return ["It was not evaluated before its export."]
+    measure = settings.data.measure
     lines = [f"On its {results['split']} pairs, before its export:", ""]
     for kind in ("last", "best", "average"):
-        for variant, score in results.get(kind, {}).get("bleu", {}).items():
+        for variant, score in results.get(kind, {}).get(measure, {}).items():
             signature = score.get("signature", "")
-            lines.append(f"* {kind}: BLEU {score['value']:.2f}, {variant} {signature}")
+            name = measures.name_of(settings.data, variant)
+            value = f"{name} {score['value']:.2f}"
+            lines.append(f"* {kind}: {value}, {variant} {signature}")
     return [*lines, ""]
 
 

@@ -28,8 +28,6 @@ VARIANTS = {
     "errors": errors.VARIANTS,
 }
 _LOWER_IS_BETTER = ("errors",)
-# Of variants that reports on rows of the paper use.
-NAMES = {"paper": "BLEU", "wer": "WER"}
 # Of each measure that is a function of counts of lines: what counts, and the function.
 _COUNTED = {
     "bleu": (bleu.line_counts, bleu.of_counts),
@@ -88,6 +86,11 @@ def variant_of(data: config.Data, name: str | None = None) -> str:
             f"data.measure={data.measure}, got {name}; change it"
         )
     return name or known[0]
+
+
+def name_of(data: config.Data, variant: str) -> str:
+    """Return what headings call a variant of the measure: "BLEU", "F1", "WER"."""
+    return variant.upper() if data.measure == "errors" else data.measure.upper()
 
 
 def score(

@@ -24,7 +24,7 @@ from transformer.run.measured import Measured, digest
 _VARIANTS = {"bleu": "paper", "errors": "wer"}
 
 _NAME = re.compile(
-    r"(?P<table>table3)/(?P<row>[^/]+)/(?P<data>[^/]+)/x(?P<scale>[\d.e+-]+)"
+    r"(?P<table>table3)/(?P<row>[^/]+)/(?P<data>[^/]+)/x(?P<scale>\d+(?:\.\d+)?(?:e[+-]\d\d)?)"
     r"|(?P<table2>table2)/(?P<row2>(?:base|big)_(?P<pair>en_de|en_fr))"
 )
 _SEARCH = ("beam", "alpha", "length_penalty", "extra_tokens")
@@ -410,7 +410,8 @@ def _measure(run: Run) -> dict[str, Any]:
     try:
         found = {key: run.results[key] for key in ("split", *_SEARCH)}
         found["tokens"] = run.measured["tokens"]
-        found[measures.NAMES[run.variant]] = run.scored["signature"]
+        name = measures.name_of(run.settings.data, run.variant)
+        found[name] = run.scored["signature"]
         averaged = len(run.results["averaged_steps"])
         _ = run.score("perplexity"), run.score("bleu"), run.references
         if run.kept is None:  # counted later, if at all

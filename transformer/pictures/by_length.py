@@ -25,10 +25,10 @@ class Bins(NamedTuple):
     Attributes:
       labels: of the bins that have sentences, "1-5", the last one "31+".
       counts: their sentences.
-      measure: "BLEU", "F1", or "exact, %".
+      measure: "BLEU", "F1", "WER", "PER", or "exact, %".
       scores: by that measure in each bin, by run.
-      signature: of the scores, without the n-gram order and the number of lines, or
-        what is exact.
+      signature: of the scores, without the n-gram order and the numbers of lines and
+        symbols, or what is exact.
       checkpoints: which parameters of each run were measured.
     """
 
@@ -77,6 +77,12 @@ def by_length(
       UserError: if a folder has no results, or those of another test set.
     """
     runs = [measured.read(workdir) for workdir in workdirs]
+    for run in runs:
+        if run.settings.data.vectors:
+            raise UserError(
+                f"{run.folder}: expected a run whose sources have words, got one with "
+                "data.source = vectors; leave it out"
+            )
     measured.check_same_test_set(runs)
     rows = _rows_by_bin(runs[0], edges)
     scores: dict[str, list[float]] = {}
@@ -84,10 +90,14 @@ def by_length(
     for name, run in zip(folder.names(workdirs), runs, strict=True):
         found = [_score(run, inside, variant) for inside in rows.values()]
         scores[name] = [value for value, _ in found]
-        signature = re.split("[|](order|lines):", found[0][1])[0]
-    name = runs[0].settings.data.measure.upper()
+        signature = re.split("[|](order|symbols|lines):", found[0][1])[0]
+    if variant == EXACT:
+        measure = "exact, %"
+    else:
+        data = runs[0].settings.data
+        measure = measures.name_of(data, measures.variant_of(data, variant))
     return Bins(
-        measure="exact, %" if variant == EXACT else name,
+        measure=measure,
         labels=[_label(edges, number) for number in rows],
         counts=[len(inside) for inside in rows.values()],
         scores=scores,

@@ -42,7 +42,9 @@ class Study:
     @property
     def names(self) -> dict[Measure, str]:
         """What the two figures are called; where the paper has BLEU it may be WER."""
-        return {"perplexity": "PPL", "bleu": measures.NAMES[self.first.variant]}
+        first = self.first
+        name = measures.name_of(first.settings.data, first.variant)
+        return {"perplexity": "PPL", "bleu": name}
 
     @property
     def higher_is_better(self) -> bool:
