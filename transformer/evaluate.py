@@ -82,13 +82,20 @@ def evaluate_held(
     average: int | None = None,
     log: Callable[[str], None] = announce,
     output: Path | None = None,
+    prepared: Prepared | None = None,
 ) -> Path:
-    """Evaluate in a workdir that this process holds; see ``evaluate``."""
+    """Evaluate in a workdir that this process holds; see ``evaluate``.
+
+    Args:
+      workdir: and what follows see there.
+      prepared: its data, None = open them, and compare what they were made from.
+    """
     closed: list[BrokenPipeError] = []
     log = unless_closed(log, closed.append)
     settings, _ = open_run(workdir)
     measures.measure_of(settings.data)
-    prepared = prepare(settings, workdir)
+    if prepared is None:
+        prepared = prepare(settings, workdir, log)
     sized = sizes.here(settings, prepared.vocabulary.target.size)
     log(sizes.line(sized))
     it = _evaluated(workdir, settings, prepared, step, average, log)
@@ -308,7 +315,8 @@ def steps_to_average(
 ) -> list[int]:
     """Return the last ``count`` steps at most ``last`` that have a checkpoint.
 
-    Where a run keeps an older best checkpoint, that one is not among them.
+    Where a run keeps an older best checkpoint, that one is not among them, unless it is
+    ``last``.
 
     Raises:
       UserError: if there are fewer, and ``count`` was asked for.
@@ -316,6 +324,8 @@ def steps_to_average(
     with Checkpoints(workdir / "checkpoints", settings.train.keep) as saved:
         regular = saved.steps()[-settings.train.keep :]
     steps = [s for s in regular if last is None or s <= last]
+    if last is not None and last not in regular:
+        steps = [last]  # that one: none is beside it
     if count is not None and len(steps) < count:
         raise UserError(
             f"expected {count} checkpoints to average in {workdir / 'checkpoints'}, "

@@ -98,7 +98,7 @@ def _train(
             if not it.train(feed):
                 return None
         with handled([signal.SIGTERM], _terminate):
-            return evaluate_held(workdir, log=log)
+            return evaluate_held(workdir, log=log, prepared=prepared)
     except _Terminated:
         log("stopped; the same command resumes")
         return None

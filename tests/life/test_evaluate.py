@@ -401,6 +401,11 @@ def test_an_older_best_checkpoint_is_not_averaged(tmp_path):
     assert steps_to_average(tmp_path, SETTINGS, None, 30) == [20, 30]
     with pytest.raises(UserError, match="found 2"):
         steps_to_average(tmp_path, SETTINGS, 3, 30)
+    # It can be measured by itself, as it can translate.
+    assert steps_to_average(tmp_path, SETTINGS, None, 10) == [10]
+    assert steps_to_average(tmp_path, SETTINGS, 1, 10) == [10]
+    with pytest.raises(UserError, match="expected 2 checkpoints .* found 1"):
+        steps_to_average(tmp_path, SETTINGS, 2, 10)
 
 
 def test_uneven_intervals_are_reported(run):

@@ -31,7 +31,7 @@ def compiled_once(tmp_path_factory):
 def unevaluated(monkeypatch):
     """Let runs end without their evaluation."""
     monkeypatch.setattr(
-        train, "evaluate_held", lambda workdir, log: workdir / "results.json"
+        train, "evaluate_held", lambda workdir, **_: workdir / "results.json"
     )
 
 

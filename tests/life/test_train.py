@@ -399,7 +399,7 @@ def run(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch, compilations() as logged:
         patch.setattr(
-            train, "evaluate_held", lambda workdir, log: workdir / "results.json"
+            train, "evaluate_held", lambda workdir, **_: workdir / "results.json"
         )
         patch.setattr(programs, "make_train_step", kept_train_step)
         assert train.train(settings, workdir, say) == workdir / "results.json"
@@ -513,7 +513,7 @@ def test_a_run_of_two_lengths_a_step_compiles_shapes_not_pairs_of_them(run, tmp_
     said: list[str] = []
     with pytest.MonkeyPatch.context() as patch, compilations() as logged:
         patch.setattr(
-            train, "evaluate_held", lambda workdir, log: workdir / "results.json"
+            train, "evaluate_held", lambda workdir, **_: workdir / "results.json"
         )
         train.train(settings, tmp_path, said.append)
     for name, count in (("differentiate", 2), ("add", 1), ("update", 1)):

@@ -57,7 +57,7 @@ def compiled_once(tmp_path_factory):
             lambda *given: kept.setdefault(given[:2], make(*given)),
         )
         patch.setattr(
-            train, "evaluate_held", lambda workdir, log: workdir / "results.json"
+            train, "evaluate_held", lambda workdir, **_: workdir / "results.json"
         )
         yield
 

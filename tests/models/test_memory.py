@@ -169,7 +169,7 @@ def test_an_optimiser_of_norms_has_layers_apart_also_on_an_accelerator():
 def test_a_run_goes_on_in_a_loop_and_its_checkpoints_stay_the_same(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(train, "evaluate_held", lambda workdir, log: workdir)
+    monkeypatch.setattr(train, "evaluate_held", lambda workdir, **_: workdir)
     descent = {"optimizer.name": "sgd", "optimizer.scale": 4.0, "train.steps": 10}
     short = {"model.layers": LAYERS, "batch.shapes": 1, "train.evaluate_every": 0}
     plain = tiny_run(tmp_path / "data", **(descent | short), **{"model.dropout": 0.1})
