@@ -6,7 +6,10 @@ preparation leaves nothing behind that looks finished.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
+import functools
 import glob
 import itertools
 import os
@@ -16,7 +19,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from transformer.config import Config, UserError, flatten, upgraded
 from transformer.data import sources, tokenizers
@@ -27,6 +30,8 @@ from transformer.files import sealed
 from transformer.parallel import hosts
 
 _FORMAT = 1  # of the folder; another number means: prepare again
+_Part = Literal[sources.Split, "tokenizer"]  # of what a folder is made from
+_PARTS: tuple[_Part, ...] = (*sources.SPLITS, "tokenizer")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +162,7 @@ def _open(path: pathlib.Path) -> Prepared:
         folder.refuse(MANIFEST, "a file")
     if manifest["format"] != _FORMAT:
         folder.refuse(MANIFEST, f"format {_FORMAT}", f"format {manifest['format']}")
-    for part in (*sources.SPLITS, "tokenizer"):
+    for part in _PARTS:
         if not isinstance(manifest["inputs"].get(part), dict):
             folder.refuse(MANIFEST, f"checksums of {part}")
     for name in folder.names:
@@ -193,9 +198,10 @@ def _make(
             "change the workdir or data.prepared"
         ) from None
     try:
-        _remove_abandoned(folder)
-        _fill(config, partial, log, vocabulary)
-        return _move(partial, folder)
+        with _alive(partial):
+            _remove_abandoned(folder)
+            _fill(config, partial, log, vocabulary)
+            return _move(partial, folder)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -205,12 +211,48 @@ def _partial(folder: pathlib.Path) -> str:
     return f"{folder.name}.partial-{socket.gethostname()}-"
 
 
+@contextlib.contextmanager
+def _alive(partial: pathlib.Path) -> Iterator[None]:
+    """Hold a lock beside a preparation, by which others see that it goes on."""
+    path = _lock_of(partial)
+    with open(path, "w") as file:
+        with contextlib.suppress(OSError):  # a file system may have no locks
+            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _lock_of(partial: pathlib.Path) -> pathlib.Path:
+    return partial.with_name(f"{partial.name}.lock")
+
+
 def _remove_abandoned(folder: pathlib.Path) -> None:
     """Delete what preparations of this folder left that were killed on this host."""
     for partial in folder.parent.glob(f"{glob.escape(_partial(folder))}*"):
-        pid = partial.name.rpartition("-")[2].partition(".")[0]
-        if pid.isdigit() and not _runs(int(pid)):
+        if partial.is_dir() and _is_abandoned(partial):
             shutil.rmtree(partial, ignore_errors=True)
+            _lock_of(partial).unlink(missing_ok=True)
+
+
+def _is_abandoned(partial: pathlib.Path) -> bool:
+    """Return whether the process of a preparation runs no more.
+
+    Its number says so within its container alone: one that runs in another, of the same
+    host name, is known by the lock that it holds.
+    """
+    pid = partial.name.rpartition("-")[2].partition(".")[0]
+    if not pid.isdigit() or _runs(int(pid)):
+        return False
+    try:
+        with open(_lock_of(partial), "r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # of an earlier version, or no locks
+        return True
+    return True
 
 
 def _runs(pid: int) -> bool:
@@ -240,7 +282,7 @@ def _fill(
     vocabulary: tokenizers.Vocabulary | None,
 ) -> None:
     source = sources.open_source(config.data)
-    inputs = _inputs(config, source)
+    inputs = {part: _inputs(config, lambda: source, part) for part in _PARTS}
     if vocabulary is not None:
         log("tokenizer: that of the run that parameters are taken from")
         vocabulary.save(folder)
@@ -281,12 +323,14 @@ def _fill(
     sealed.write_json(folder / MANIFEST, manifest)
 
 
-def _inputs(config: Config, source: sources.Source) -> dict[str, sources.Checksums]:
-    """Return the checksums of each split, and of the given tokenizer models."""
-    inputs = {str(split): source.checksums(split) for split in sources.SPLITS}
+def _inputs(
+    config: Config, opened: Callable[[], sources.Source], part: _Part
+) -> sources.Checksums:
+    """Return the checksums of a split, or of the given tokenizer models."""
+    if part != "tokenizer":
+        return opened().checksums(part)
     given = {config.tokenizer.source_model, config.tokenizer.target_model} - {""}
-    inputs["tokenizer"] = {model: checksum(model) for model in sorted(given)}
-    return inputs
+    return {model: checksum(model) for model in sorted(given)}
 
 
 def _check_train_pairs(config: Config, counts: Counts) -> None:
@@ -359,18 +403,25 @@ def _check_config(config: Config, prepared: Prepared) -> None:
 def _check_inputs(
     config: Config, prepared: Prepared, log: Callable[[str], None]
 ) -> None:
-    try:
-        now = _inputs(config, sources.open_source(config.data))
-    except UserError as error:
-        log(f"data: inputs not compared with {prepared.folder}: {error}")
-        return
-    for split, inputs in now.items():
-        for name in sorted(prepared.checksums[split].keys() - inputs.keys()):
-            log(f"data: {name} is gone, of which {prepared.folder} was made")
-        for name, record in inputs.items():
-            known = prepared.checksums[split].get(name)
+    """Refuse inputs that have changed, and tell those that are gone."""
+    opened = functools.cache(lambda: sources.open_source(config.data))
+    for part in _PARTS:
+        known = prepared.checksums[part]
+        try:
+            now = _inputs(config, opened, part)
+        except UserError as error:
+            log(f"data: {part} not compared as a whole with {prepared.folder}: {error}")
+            now = sources.digests_of(known)
+        if gone := sorted(known.keys() - now.keys()):
+            what = f"{gone[0]} is gone"
+            if len(gone) > 1:
+                what = f"{len(gone):,} inputs are gone, the first of them {gone[0]}"
+            log(f"data: {what}, of which {prepared.folder} was made")
+        for name, record in now.items():
+            before = known.get(name, {})
             # Of a .gz an older folder has no text_sha256: what it has is compared.
-            if known is None or known != {key: record.get(key) for key in known}:
+            both = before.keys() & record.keys()
+            if not both or any(before[key] != record[key] for key in both):
                 raise UserError(
                     f"{name}: expected the content that {prepared.folder} was made "
                     "from, got other content; use another workdir or data.prepared"

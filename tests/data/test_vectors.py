@@ -184,8 +184,9 @@ def _header(shape: tuple[int, ...]) -> bytes:
         pickle.dumps(_Trap()),
         b"\x93NUMPY\x01\x00\x05\x00junk\n",
         _header((2**62, 2**62)),
+        b"\x93NUMPY\x01\x00\x60\xea" + b"1+" * 29_999 + b"1\n",
     ],
-    ids=["empty", "text", "pickle", "header", "size"],
+    ids=["empty", "text", "pickle", "header", "size", "depth"],
 )
 def test_a_file_that_is_no_array(tmp_path, content):
     (tmp_path / "x.npy").write_bytes(content)
@@ -198,6 +199,26 @@ def test_half_a_file_and_none(tmp_path):
     (tmp_path / "x.npy").write_bytes(content[:-100])
     assert "expected a .npy array" in said(vectors.read, tmp_path / "x.npy")
     assert "No such file" in said(vectors.read, tmp_path / "y.npy")
+
+
+def test_a_link_to_nothing_and_a_folder_are_no_arrays(arrays, tmp_path):
+    place = tmp_path / "data/train/0.npy"
+    place.unlink()
+    place.symlink_to(tmp_path / "nothing")
+    assert f"{place}: expected an array as numpy.save writes" in said(
+        prepared, tmp_path
+    )
+    place.unlink()
+    place.mkdir()
+    assert f"{place}: expected an array as numpy.save writes" in said(
+        prepared, tmp_path
+    )
+
+
+def test_an_array_more_or_less_is_another_input(arrays, tmp_path):
+    prepared(tmp_path)
+    np.save(tmp_path / "data/train/x.npy", arrays["train"][0])
+    assert "train: expected the content that" in said(prepared, tmp_path)
 
 
 def test_folders_that_do_not_fit(arrays, tmp_path):

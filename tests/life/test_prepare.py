@@ -223,7 +223,30 @@ def test_changed_input_is_refused_and_absent_input_is_told(
     path.unlink()
     said: list[str] = []
     assert len(prepare(config, tmp_path, said.append).corpora["test"]) == 1
-    assert "not compared" in said[0] and "test.en" in said[0]
+    assert "test not compared as a whole" in said[0] and "test.en" in said[0]
+    assert f"data: {path} is gone, of which {tmp_path / 'corpus'} was made" in said
+
+
+@pytest.mark.parametrize("hidden", ["gone", "longer", "empty"])
+def test_a_changed_input_is_found_beside_one_that_cannot_be_compared(
+    hidden: str, tmp_path: pathlib.Path
+) -> None:
+    text = tmp_path / "text"
+    write_texts(text)
+    config = text_config(text)
+    prepare(config, tmp_path)
+    (text / "train.en").write_text("a b@@ c\n\nlong long long long\nother\n")
+    if hidden == "gone":
+        (text / "train.de.gz").unlink()
+        (text / "test.en").unlink()
+    elif hidden == "longer":  # as many lines no more
+        (text / "train.en").write_text("a\n" * 5)
+    else:
+        (text / "train.en").write_text("")
+    said: list[str] = []
+    with pytest.raises(UserError, match=r"train\.en: expected .*other content"):
+        prepare(config, tmp_path, said.append)
+    assert "train not compared as a whole" in said[0] or hidden == "gone"
 
 
 def test_a_part_that_is_gone_is_told(tmp_path: pathlib.Path) -> None:
@@ -371,8 +394,9 @@ def test_killed_preparation_is_done_again(tmp_path: pathlib.Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True)
     assert done.returncode == -signal.SIGKILL
     assert not (tmp_path / "run" / "corpus").exists()
-    left = list((tmp_path / "run").iterdir())
-    assert len(left) == 1 and ".partial-" in left[0].name
+    left = sorted((tmp_path / "run").iterdir())
+    assert len(left) == 2 and ".partial-" in left[0].name
+    assert left[1].name == f"{left[0].name}.lock"
     pid = left[0].name.rpartition("-")[2].partition(".")[0]
     elsewhere = (
         tmp_path / "run" / f"corpus.partial-elsewhere-{pid}"
@@ -382,6 +406,24 @@ def test_killed_preparation_is_done_again(tmp_path: pathlib.Path) -> None:
     whole = prepare(make_config(), tmp_path / "whole")
     assert contents(after.folder) == contents(whole.folder)
     assert sorted((tmp_path / "run").iterdir()) == [after.folder, elsewhere]
+
+
+def test_one_that_lives_in_another_container_is_left_alone(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Its host has the same name, and its number is that of no process here."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    folder = tmp_path.resolve() / "corpus"
+    theirs = folder.with_name(f"{preparation._partial(folder)}{ended.pid}.0123abcd")
+    theirs.mkdir()
+    with preparation._alive(theirs):
+        preparation._remove_abandoned(folder)
+        assert theirs.exists()
+        beside = theirs.with_name(f"{theirs.name}.lock").read_bytes()
+    theirs.with_name(f"{theirs.name}.lock").write_bytes(beside)  # as a killed one does
+    preparation._remove_abandoned(folder)
+    assert not list(tmp_path.iterdir())
 
 
 def test_another_run_finishes_first(

@@ -42,7 +42,9 @@ def in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
 _NO_ARRAY = (
     ArithmeticError,
     EOFError,
+    IndexError,
     MemoryError,
+    RecursionError,
     TypeError,
     ValueError,
     tokenize.TokenError,

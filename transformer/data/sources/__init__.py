@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import pathlib
+from collections.abc import Callable, Iterable
 
 from transformer import config
+from transformer.config import UserError
 from transformer.data.sources.number_words import Numbers
 from transformer.data.sources.parquet import Parquet
 from transformer.data.sources.sacrebleu_sets import with_test_sets
-from transformer.data.sources.source import SPLITS, Checksums, Pair, Source, Split
+from transformer.data.sources.source import (
+    SPLITS,
+    Checksums,
+    Pair,
+    Source,
+    Split,
+    sha256,
+)
 from transformer.data.sources.text import Text
 from transformer.data.sources.tfds import TensorFlowDatasets
 from transformer.data.sources.trees import Trees
-from transformer.data.sources.vectors import Vectors
+from transformer.data.sources.vectors import Vectors, digest
+from transformer.data.vectors import in_folder
 
-__all__ = ["SOURCES", "SPLITS", "Checksums", "Pair", "Source", "Split", "open_source"]
+__all__ = [
+    "SOURCES",
+    "SPLITS",
+    "Checksums",
+    "Pair",
+    "Source",
+    "Split",
+    "digests_of",
+    "open_source",
+]
 
 SOURCES: dict[str, Callable[[config.Data], Source]] = {
     "numbers": Numbers,
@@ -42,3 +62,14 @@ def open_source(data: config.Data) -> Source:
     if data.source not in SOURCES:
         config.refuse("data.source", f"one of {', '.join(SOURCES)}", data.source)
     return with_test_sets(data, SOURCES[data.source](data))
+
+
+def digests_of(names: Iterable[str]) -> Checksums:
+    """Return ``{name: {"sha256": hex}}`` of the inputs that are there to be read."""
+    found: Checksums = {}
+    for name in names:
+        path = pathlib.Path(name)
+        with contextlib.suppress(OSError, UserError):
+            whole = digest(in_folder(path)) if path.is_dir() else sha256(path)
+            found[name] = {"sha256": whole}
+    return found

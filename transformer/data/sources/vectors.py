@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import itertools
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from transformer import config
 from transformer.config import UserError
@@ -53,14 +53,29 @@ class Vectors:
     def checksums(self, split: Split) -> Checksums:
         sums: Checksums = {}
         for folder, text in self.folders(split):
-            digest, count = hashlib.sha256(), 0
-            for path, _ in _pairs(folder, text):
-                name = pathlib.Path(path).name
-                digest.update(f"{name}\n{sha256(pathlib.Path(path))}\n".encode())
-                count += 1
-            sums[str(folder)] = {"lines": count, "sha256": digest.hexdigest()}
-            sums[str(text)] = {"lines": count, "sha256": sha256(text)}
+            _pairs(folder, text)  # as many
+            arrays = in_folder(folder)
+            sums[str(folder)] = {"lines": len(arrays), "sha256": digest(arrays)}
+            sums[str(text)] = {"lines": len(arrays), "sha256": sha256(text)}
         return sums
+
+
+def digest(arrays: Iterable[pathlib.Path]) -> str:
+    """Return the SHA-256 (hex) of the names and digests of arrays.
+
+    Raises:
+      UserError: for one that cannot be read.
+    """
+    whole = hashlib.sha256()
+    for path in arrays:
+        try:
+            whole.update(f"{path.name}\n{sha256(path)}\n".encode())
+        except OSError as error:
+            raise UserError(
+                f"{path}: expected an array as numpy.save writes it, got: {error}; "
+                "replace it"
+            ) from None
+    return whole.hexdigest()
 
 
 def _pairs(folder: pathlib.Path, text: pathlib.Path) -> Iterator[Pair]:
