@@ -1,6 +1,7 @@
 """The command line: every mistake of a user is one line and exit code 2."""
 
 import dataclasses
+import importlib
 import os
 import re
 import subprocess
@@ -253,6 +254,35 @@ def test_a_config_file_may_import_the_one_beside_it(monkeypatch, tmp_path):
     call = [f"--config={tmp_path / 'child.py'}", f"--workdir={tmp_path}"]
     assert cli.main(["train", *call]) == 0
     assert calls[0][0].name == "child" and sys.path == path
+    assert "a_parent" not in sys.modules
+
+
+def test_what_else_is_called_so_is_not_imported(monkeypatch, tmp_path):
+    """Neither a file on the path, as in the folder of ``python -m``, nor a module."""
+    parent = (EXPERIMENTS / "base.py").read_text()
+    for place in ("beside", "elsewhere"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "a_parent.py").write_text(f"{parent}\nWHERE = '{place}'\n")
+        # Python's own are not replaced.
+        (tmp_path / place / "statistics.py").write_text("raise ImportError\n")
+    (tmp_path / "beside" / "child.py").write_text(
+        "import a_parent, statistics\n"
+        "def get_config():\n"
+        "  import a_parent as again\n"
+        "  config = again.get_config()\n"
+        "  config.name = a_parent.WHERE + again.WHERE\n"
+        "  return config\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    calls: list = []
+    programme(monkeypatch, "train", train=keeps(calls))
+    call = [f"--config={tmp_path / 'beside' / 'child.py'}", f"--workdir={tmp_path}"]
+    assert cli.main(["train", *call]) == 0
+    imported = importlib.import_module("a_parent")
+    assert imported.WHERE == "elsewhere"
+    assert cli.main(["train", *call]) == 0
+    assert sys.modules.pop("a_parent") is imported
+    assert [settings.name for settings, *_ in calls] == ["besidebeside"] * 2
 
 
 def test_what_evaluate_average_score_and_check_are_asked(monkeypatch, trained, capsys):

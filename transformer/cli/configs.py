@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import difflib
+import importlib.abc
+import importlib.machinery
 import importlib.util
 import inspect
 import os
@@ -123,14 +125,43 @@ def _config_module(file: str) -> Iterator[Any]:
     spec = importlib.util.spec_from_file_location("config_file", file)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
-    # A file may import those beside it; last, so that none hides a module of Python's.
-    path = list(sys.path)
-    sys.path.append(str(Path(file).resolve().parent))
+    beside = _Beside(Path(file).resolve().parent)
+    # Another file of such a name may have been imported, as by a notebook.
+    others = beside.taken_out()
+    sys.meta_path.insert(0, beside)
     try:
         spec.loader.exec_module(module)
         yield module
     finally:
-        sys.path[:] = path
+        sys.meta_path.remove(beside)
+        beside.taken_out()
+        sys.modules.update(others)
+
+
+class _Beside(importlib.abc.MetaPathFinder):
+    """Finds what a config file imports beside it, before all but Python's own modules.
+
+    What else lies on the path of a process, such as the folder that it was started in,
+    does not decide what ``import base`` is.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = str(folder)
+
+    def find_spec(
+        self, fullname: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if path is not None or fullname in sys.stdlib_module_names:
+            return None
+        spec = importlib.machinery.PathFinder.find_spec(fullname, [self._folder])
+        return spec if spec and spec.loader else None  # a mere folder is no module
+
+    def taken_out(self) -> dict[str, Any]:
+        """Forget the modules that have the names of files there, and return them."""
+        first = {name for name in sys.modules if "." not in name}
+        there = {name for name in first if self.find_spec(name)}
+        names = [name for name in sys.modules if name.partition(".")[0] in there]
+        return {name: sys.modules.pop(name) for name in names}
 
 
 @contextlib.contextmanager
