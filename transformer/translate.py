@@ -111,7 +111,17 @@ class Translator:
             usual.length_penalty,
             constrained=usual.constrained,
         )
+        if changes.get("constrained") is False and not self._constrains:
+            raise UserError(
+                "constrained: expected False only where translations are trees; leave "
+                "it out"
+            )
         return changed(how, changes)
+
+    @property
+    def _constrains(self) -> bool:
+        """Whether there is anything that outputs have to obey."""
+        return self.vocabulary.target.constraint() is not None
 
     def constraint(self, how: Search) -> Constraint | None:
         """Return what outputs of a search have to obey, None for any."""

@@ -1,9 +1,12 @@
 """Mistakes in flags: every one is told, and none is ignored."""
 
+from pathlib import Path
+
 import pytest
 from support.calls import error, programme
 from support.paths import EXPERIMENTS
 
+from transformer.cli import files
 from transformer.cli import main as cli
 from transformer.cli.flags import Command, file_flag
 from transformer.cli.parse import parse
@@ -255,6 +258,15 @@ def test_rules_are_about_flags_of_the_command(name):
     command = cli.COMMANDS[name]
     for rule in command.rules:
         assert rule.flags and set(rule.flags) <= set(command.optional)
+
+
+def test_folders_may_be_many(monkeypatch, tmp_path):
+    """More than a file's name may have letters."""
+    monkeypatch.chdir(tmp_path)
+    names = [f"multi30k_seed_{seed}" for seed in range(40)]
+    assert files.folders(",".join(names), "workdir") == [*map(Path, names)]
+    (tmp_path / "one,two").mkdir()
+    assert files.folders("one,two", "workdir") == [Path("one,two")]
 
 
 def test_a_path_may_begin_at_home(monkeypatch, tmp_path):

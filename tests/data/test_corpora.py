@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+from typing import Any
 
 import pyarrow
 import pytest
@@ -150,6 +151,17 @@ def test_mistakes_in_parquet_are_told(tmp_path):
     whole = (tmp_path / "train.parquet").read_bytes()
     (tmp_path / "train.parquet").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match=r"train\.parquet: expected a readable Parquet"):
+        list(opened(tmp_path, "parquet").pairs("train"))
+
+
+def test_a_page_that_is_not_as_it_was_written_is_found(tmp_path):
+    table = pyarrow.table({"en": ["word one", "word two"], "de": ["eins", "zwei"]})
+    path = tmp_path / "train.parquet"
+    how: dict[str, Any] = {"write_page_checksum": True, "compression": "none"}
+    parquet.write_table(table, path, use_dictionary=False, **how)
+    assert len(list(opened(tmp_path, "parquet").pairs("train"))) == 2
+    path.write_bytes(path.read_bytes().replace(b"word two", b"WORD two"))
+    with pytest.raises(UserError, match=r"readable Parquet file, got: .*CRC"):
         list(opened(tmp_path, "parquet").pairs("train"))
 
 

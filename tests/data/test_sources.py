@@ -119,8 +119,16 @@ def test_numbers_of_the_test_may_be_longer() -> None:
 
 
 def test_language_that_num2words_lacks() -> None:
-    with pytest.raises(UserError, match="'xx'"):
+    with pytest.raises(UserError, match="got 'xx'; change"):
         numbers(target_language="xx")
+
+
+def test_a_language_that_num2words_writes_in_part() -> None:
+    assert number_words.words(1, "am")
+    with pytest.raises(
+        UserError, match="got 'am', of which it does not write 6890; ch"
+    ):
+        number_words.words(6890, "am")
 
 
 # ---- text

@@ -302,9 +302,10 @@ def test_the_better_merge_is_made_first_and_then_the_left_one() -> None:
 def test_given_model_errors(tmp_path: pathlib.Path) -> None:
     with pytest.raises(UserError, match="absent.model"):
         build(tmp_path, source_model=str(tmp_path / "absent.model"))
-    (tmp_path / "text.model").write_text("no model\n")
-    with pytest.raises(UserError, match=r"text\.model.*something else"):
-        build(tmp_path, source_model=str(tmp_path / "text.model"))
+    for content in ("no model\n", ""):
+        (tmp_path / "text.model").write_text(content)
+        with pytest.raises(UserError, match=r"text\.model.*something else"):
+            build(tmp_path, source_model=str(tmp_path / "text.model"))
     (tmp_path / "m.model").write_bytes(foreign_model())
     given = str(tmp_path / "m.model")
     with pytest.raises(UserError, match=r"vocab_size: expected at least 41"):

@@ -79,6 +79,12 @@ def test_a_line_too_long_is_translated_after_one_warning(translator, warnings):
     assert "line 105:" in warnings[1]
 
 
+def test_what_nothing_constrains_cannot_be_set_free(translator):
+    assert translator.search(constrained=True).constrained
+    with pytest.raises(UserError, match="False only where translations are trees"):
+        translator.search(constrained=False)
+
+
 def test_several_long_lines_are_told_in_one_line(translator, warnings):
     warnings.clear()
     translator.source_ids(["a longer line", "ab", "a line still longer"], first=3)

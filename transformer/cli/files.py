@@ -42,7 +42,8 @@ def folders(text: str, flag: str) -> list[Path]:
 
     The name of one may have a comma in it.
     """
-    parts = [text] if Path(text).is_dir() else text.split(",")
+    # Path.is_dir does not take a text that is too long to be one name.
+    parts = [text] if os.path.isdir(text) else text.split(",")
     if not all(parts):
         # Path("") is the working folder, and so would be all runs below it.
         raise UserError(

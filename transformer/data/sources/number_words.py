@@ -33,13 +33,7 @@ class Numbers:
 
     def __post_init__(self) -> None:
         for language in (self.data.source_language, self.data.target_language):
-            try:
-                words(0, language)
-            except NotImplementedError:
-                raise UserError(
-                    "data: expected languages that num2words can write, got "
-                    f"{language!r}; change data.source_language or target_language"
-                ) from None
+            words(0, language)
 
     def numbers(self, split: Split) -> Iterator[int]:
         """Stream the distinct numbers of a split, for ever the same ones."""
@@ -155,7 +149,20 @@ def _numbers(walks: Iterable[_Walk]) -> Iterator[int]:
 
 @functools.lru_cache(maxsize=1 << 17)  # the tokenizer and the corpus both read them
 def words(number: int, language: str) -> str:
-    """Return a number in words, "four hundred and twenty-one"."""
+    """Return a number in words, "four hundred and twenty-one".
+
+    Raises:
+      UserError: for a language that num2words does not know, or not to that number.
+    """
     import num2words
 
-    return num2words.num2words(number, lang=language)
+    try:
+        return num2words.num2words(number, lang=language)
+    except Exception as error:  # of many kinds where it knows a language in part
+        got = f"{language!r}"
+        if not isinstance(error, NotImplementedError):
+            got += f", of which it does not write {number}"
+        raise UserError(
+            f"data: expected languages that num2words can write, got {got}; change "
+            "data.source_language or target_language"
+        ) from None

@@ -49,7 +49,7 @@ class Parquet:
         for part in parts(split, getattr(self.data, split), _WHAT):
             for path in self._files(split, part.name):
                 with _opened(path) as file:
-                    self._columns(path, file.schema_arrow)
+                    self._columns(path, file)
                     rows = file.metadata.num_rows
                 if not rows:
                     raise UserError(f"{path}: expected sentences, got no row; fill it")
@@ -73,7 +73,7 @@ class Parquet:
         import pyarrow
 
         with _opened(path) as file:
-            columns = self._columns(path, file.schema_arrow)
+            columns = self._columns(path, file)
             try:
                 for batch in file.iter_batches(_ROWS, columns=list(columns)):
                     sources, targets = (_texts(batch, column) for column in columns)
@@ -81,8 +81,13 @@ class Parquet:
             except (OSError, pyarrow.ArrowException, UnicodeDecodeError) as error:
                 raise _damaged(path, error) from None
 
-    def _columns(self, path: pathlib.Path, schema: Any) -> tuple[str, str]:
+    def _columns(self, path: pathlib.Path, file: Any) -> tuple[str, str]:
         """Return the columns of both texts, fields of structs behind a dot."""
+        try:
+            schema = file.schema_arrow
+            _ = [field.name for field in schema]
+        except UnicodeDecodeError as error:
+            raise _damaged(path, error) from None
         languages = self.data.source_language, self.data.target_language
         candidates = [tuple(f"translation.{x}" for x in languages), languages]
         if self.data.name:
@@ -103,7 +108,7 @@ def _opened(path: pathlib.Path) -> Any:
     from pyarrow import parquet
 
     try:
-        return parquet.ParquetFile(path)
+        return parquet.ParquetFile(path, page_checksum_verification=True)
     except (OSError, pyarrow.ArrowException) as error:
         raise _damaged(path, error) from None
 

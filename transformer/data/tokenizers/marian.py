@@ -212,7 +212,7 @@ def _beside(path: pathlib.Path) -> Marian:
 def _json(path: pathlib.Path) -> dict[str, Any]:
     try:
         values = json.loads(_read(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(
             f"{path}: expected JSON, got: {error}; give the file of the model"
         ) from None

@@ -224,6 +224,8 @@ def open_model(model: bytes, name: str) -> Any:
     import sentencepiece
 
     try:
+        if not model:  # of which it makes a processor without a model
+            raise RuntimeError
         return sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError:
         raise UserError(
