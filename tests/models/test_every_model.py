@@ -146,6 +146,17 @@ def test_every_parameter_has_one_partition_rule(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_parameters_told_in_advance_are_those_drawn(kind):
+    model = models.make(settings_of(kind), V, V)
+    drawn = jax.eval_shape(lambda: models.init(model, jax.random.key(0)))
+    told, expected = (
+        {name: (x.shape, x.dtype) for name, x in models.by_name(tree).items()}
+        for tree in (models.abstract(model), drawn)
+    )
+    assert told == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_shapes_of_every_method(kind):
     b, s, t, j, length = 3, 5, 7, 2, 11
     model = models.make(settings_of(kind), V, V)

@@ -61,6 +61,9 @@ class Model(Protocol):
     def init(self) -> Callable[..., Any]:
         """Draw variables, as Flax has it."""
 
+    def with_one_layer(self) -> tuple[Model, dict[str, int]]:
+        """Return it with one layer in some stacks, and how many these have here."""
+
     def search_variables(self, params: Any) -> Any:
         """Return variables of ``start`` and ``step``, as a search reads them."""
 
@@ -130,7 +133,12 @@ def abstract(model: Model) -> Any:
 
 @functools.lru_cache(maxsize=32)
 def _abstract(model: Model) -> Any:
-    return jax.eval_shape(lambda: init(model, jax.random.key(0)))
+    one, stacks = model.with_one_layer()  # to trace all takes as many times as long
+    params = dict(jax.eval_shape(lambda: init(one, jax.random.key(0))))
+    for name, count in stacks.items():
+        layer = params[f"{name}_0"]
+        params |= {f"{name}_{i}": layer for i in range(count)}
+    return params
 
 
 def by_name(params: Any) -> dict[str, Any]:

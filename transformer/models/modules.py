@@ -68,6 +68,14 @@ class Base(nn.Module):
             return source, target, target
         return source, target, table("output", self.target_size, output)
 
+    def with_one_layer(self) -> tuple[Any, dict[str, int]]:
+        """Return a model of one layer in each stack whose layers are alike in shape.
+
+        Returns:
+          The model, and how many layers those stacks have here.
+        """
+        return self, {}
+
     def run_stack(
         self,
         name: str,

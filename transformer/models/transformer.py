@@ -10,6 +10,7 @@ difference between training and evaluation.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -190,6 +191,11 @@ class Transformer(Base):
         if c.norm == "pre":
             self.encoder_norm = LayerNorm(c.norm_epsilon)
             self.decoder_norm = LayerNorm(c.norm_epsilon)
+
+    def with_one_layer(self) -> tuple[Any, dict[str, int]]:
+        c = self.config
+        one = dataclasses.replace(c, layers=1, decoder_layers=0)
+        return self.clone(config=one), {"encoder": c.layers, "decoder": c.depth}
 
     def __call__(
         self, source: jax.Array, target: jax.Array, key: dropout.Key | None = None
