@@ -7,7 +7,7 @@ test has 1,000 numbers of three digits, of images that training never saw;
 docs/experiments.md says how many of them are read exactly.
 
 ``:window`` is the same with restricted self-attention (section 4 of the paper): each
-position reaches r = 6 others to each side, which is less than a digit is wide.
+position reaches 6 others to each side (r = 13), which is less than a digit is wide.
 
     python -m transformer.tools.strips data/digits
     transformer train --config=experiments/digits.py --workdir=runs/digits

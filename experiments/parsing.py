@@ -16,9 +16,11 @@ paper does not say is chosen here: dropout .2, the authors' in that code.
         --workdir=runs/wsj_as_run
 
 ``:craft`` is sized for CPUs and for a free treebank, 18,951 trees of biomedical
-articles: the repository UCDenver-ccp/CRAFT (CC BY 3.0). Its training and development
-trees are one file each, ``train.clean.trees`` and ``dev.clean.trees``; there is no
-test set of its own. ``:craft_tagged``, ``:craft_in_order``, ``:craft_indexed`` and
+articles: the repository UCDenver-ccp/CRAFT (CC BY 3.0). It has a file per article,
+``structural-annotation/treebank/penn/ARTICLE.tree``, and lists of articles,
+``articles/ids/craft-ids-train.txt`` and ``craft-ids-dev.txt``: put the trees of each
+list into one file, ``train.clean.trees`` and ``dev.clean.trees``. Development trees are
+validated and tested on. ``:craft_tagged``, ``:craft_in_order``, ``:craft_indexed`` and
 ``:craft_indexed_in_order`` write trees otherwise, see ``transformer/trees/forms.py``;
 the last two, which are no forms of the paper's, give each word of the sentence its
 index, and name words by it.

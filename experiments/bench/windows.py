@@ -53,7 +53,7 @@ def measure(
     Args:
       rows: B, sentences.
       length: n, positions of each.
-      window: r.
+      window: w.
       rounds: measurements of each, in turn.
       clock: returns seconds.
 

@@ -268,7 +268,8 @@ class Train:
 
     steps: Positive[int]
     log_every: Positive[int]  # steps
-    evaluate_every: NotNegative[int]  # steps, 0 = only at the end
+    # Steps; 0 = only at the end. Checkpoints by steps are validated, too.
+    evaluate_every: NotNegative[int]
     # What validations are compared by: "perplexity", or a variant of data.measure.
     watch: str
     watch_pairs: NotNegative[int]  # of them that a measure is taken of, 0 = all

@@ -1,7 +1,7 @@
 """Section 4, restricted self-attention, computed in blocks instead of masked.
 
-Queries of a block of r positions meet the keys of the block before, of their own and of
-the one behind, which hold all that is at most r away: ``O(r n d)`` in time and memory,
+Queries of a block of w positions meet the keys of the block before, of their own and of
+the one behind, which hold all that is at most w away: ``O(w n d)`` in time and memory,
 where scores of all pairs that a mask throws away take ``O(n^2 d)``.
 """
 
@@ -16,13 +16,13 @@ from transformer.nn import attention, dropout, matmul
 def pays(length: int, window: int) -> bool:
     """Say whether blocks take less time than all scores under a mask.
 
-    A query meets 3 r keys in place of n, but blocks of keys are copied, and their
-    products are small. On a CPU, forward and backward, they are even at 4 r positions,
+    A query meets 3 w keys in place of n, but blocks of keys are copied, and their
+    products are small. On a CPU, forward and backward, they are even at 4 w positions,
     of small windows at about 100.
 
     Args:
       length: n.
-      window: r, positions each way; 0 = all.
+      window: w, positions each way; 0 = all.
     """
     return window > 0 and length >= max(_RATIO * window, _LEAST)
 
@@ -46,34 +46,34 @@ def window_attention(
       q: queries (B, H, T, K).
       k: keys (B, H, T, K).
       v: values (B, H, T, W).
-      mask: which keys each query may attend to; its window is r, above 0.
+      mask: which keys each query may attend to; its window is w, above 0.
       score: how queries are compared with keys.
       dropout_rate: share of the weights that is zeroed.
       key: dropout key, None for evaluation.
 
     Returns:
-      The output (B, H, T, W). Which weights are dropped is drawn for the 3 r keys of
+      The output (B, H, T, W). Which weights are dropped is drawn for the 3 w keys of
       each query, so it is not what ``attention.attention`` draws for all T.
 
-    Source: section 4, "restricted to considering only a neighborhood of size r".
+    Source: section 4, "restricted to considering only a neighborhood of size r" = 2 w + 1.
     """
-    (batch, heads, length, _), r = q.shape, mask.window
-    count = -(-length // r)
+    (batch, heads, length, _), w = q.shape, mask.window
+    count = -(-length // w)
     # A causal query has no use for the block behind its own.
     around = (1, 0) if mask.causal else (1, 1)
-    keys, values = (_blocks(x, r, count, *around) for x in (k, v))
+    keys, values = (_blocks(x, w, count, *around) for x in (k, v))
     real = jnp.ones((batch, length), bool) if mask.keys is None else mask.keys != 0
-    real = _blocks(real[:, None, :, None], r, count, *around).swapaxes(2, 3)
-    distance = jnp.arange(r)[:, None] + r - jnp.arange(keys.shape[2])
-    near = (distance >= 0 if mask.causal else distance >= -r) & (distance <= r)
-    scores = score(_blocks(q, r, count), keys)
+    real = _blocks(real[:, None, :, None], w, count, *around).swapaxes(2, 3)
+    distance = jnp.arange(w)[:, None] + w - jnp.arange(keys.shape[2])
+    near = (distance >= 0 if mask.causal else distance >= -w) & (distance <= w)
+    scores = score(_blocks(q, w, count), keys)
     weights = attention.attention_weights(scores, real & near)
     # The bits of a sentence are drawn by its row, which here is several.
     rows = weights.reshape(batch, -1)
     kept = dropout.dropout(rows, dropout_rate, key).reshape(weights.shape)
     output = matmul.einsum("bhts,bhsw->bhtw", kept.astype(values.dtype), values)
-    whole = output.reshape(batch, count, heads, r, -1).swapaxes(1, 2)
-    return whole.reshape(batch, heads, count * r, -1)[:, :, :length]
+    whole = output.reshape(batch, count, heads, w, -1).swapaxes(1, 2)
+    return whole.reshape(batch, heads, count * w, -1)[:, :, :length]
 
 
 def _blocks(

@@ -187,11 +187,11 @@ def _pairs(c: config.Transformer, kind: str, length: int, blocks: int) -> int:
       length: n.
       blocks: of keys that a block of queries meets.
     """
-    every, r = length**2, c.window
-    if not r or biased(c, kind):
+    every, w = length**2, c.window
+    if not w or biased(c, kind):
         return every
-    near = -(-length // r) * blocks * r**2
-    return every + pays(length, r) * (near - every)
+    near = -(-length // w) * blocks * w**2
+    return every + pays(length, w) * (near - every)
 
 
 def _dilated(c: config.ByteNet, source: int, target: int) -> int:
