@@ -1,12 +1,14 @@
 """An ablation runs what is not finished, all of it, and can be stopped at any time."""
 
 import dataclasses
+import fcntl
 import io
 import json
 import os
 import re
 import signal
 import sys
+import threading
 import time
 
 import pytest
@@ -76,6 +78,41 @@ def test_a_failing_row_does_not_stop_the_others(tmp_path, unprepared):
         "1 of 5 runs are finished, 4 failed; the same command tries these again",
     ]
     assert "A_h1 seed 0: failed  ValueError: no such thing" in said
+
+
+def test_a_row_that_another_ablation_began_fails_alone(tmp_path, unprepared):
+    first = "(workdir / 'began').touch()\nwait_for((workdir / 'go on').exists)\n"
+    runs = [
+        run_of(tmp_path, "A", first + TRAIN),
+        run_of(tmp_path, "B", TRAIN),
+        run_of(tmp_path, "C", TRAIN),
+    ]
+    runs[1].log.parent.mkdir(parents=True)
+    with runs[1].log.open("ab") as log:
+
+        def begin_the_second():
+            while not (runs[0].workdir / "began").exists():
+                time.sleep(0.01)
+            fcntl.flock(log, fcntl.LOCK_EX)
+            (runs[0].workdir / "go on").touch()
+
+        other = threading.Thread(target=begin_the_second)
+        other.start()
+        code, said = go(runs)
+        other.join()
+    assert code == 1 and [*map(planned.finished, runs)] == [True, False, True]
+    assert "B seed 0: failed  " in "\n".join(said)
+    assert any("expected no process that works there" in line for line in said)
+
+
+def test_metrics_that_cannot_be_read_end_no_run(tmp_path, unprepared):
+    damage = "(workdir / 'metrics.jsonl').write_text('{\\n[]\\n')\n"
+    runs = [
+        run_of(tmp_path, "A", damage + "time.sleep(0.1)\n" + TRAIN),
+        run_of(tmp_path, "B", TRAIN),
+    ]
+    code, _ = go(runs)
+    assert code == 0 and all(map(planned.finished, runs))
 
 
 def test_the_log_holds_every_attempt_and_its_command(tmp_path, unprepared):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer.config import UserError
 from transformer.run.records import Board, announce
 from transformer.run.stop import handled
 from transformer.tools.ablate.launchers import Job, Launcher, check_idle
@@ -34,7 +36,7 @@ def ablate(
 
     Raises:
       UserError: if the data cannot be used, a run is being trained by another process,
-        or Slurm accepts no job; all before a run starts.
+        or Slurm accepts no job; all before a run starts. Later, such a run fails alone.
     """
     states = [
         RunState(run, "finished" if finished(run) else "waiting", progress_of(run))
@@ -77,7 +79,8 @@ def _prepare(runs: Sequence[Run], log: Callable[[str], None]) -> None:
         if run.settings.data.prepared or corpus.is_symlink() or corpus.exists():
             continue
         run.workdir.mkdir(parents=True, exist_ok=True)
-        corpus.symlink_to(os.path.relpath(run.home / "corpus", run.workdir))
+        with contextlib.suppress(FileExistsError):  # another ablation made it meanwhile
+            corpus.symlink_to(os.path.relpath(run.home / "corpus", run.workdir))
 
 
 def _run_all(
@@ -92,15 +95,22 @@ def _run_all(
     waiting = [state for state in states if state.status == "waiting"]
     free = list(range(slots))
     jobs: dict[int, tuple[Job, RunState]] = {}
-    passed_on = 0
+    passed_on, begun = 0, False
     try:
         while jobs or (waiting and not signals.received):
             while waiting and free and not signals.received:
                 slot, state = free.pop(0), waiting.pop(0)
                 run = state.run
-                job = launcher.start(run.command, run.log, run.name, slot)
+                try:
+                    job = launcher.start(run.command, run.log, run.name, slot)
+                except UserError as error:
+                    if not begun:  # it would be the same of the others
+                        raise
+                    state.status, state.reason = "failed", str(error)
+                    free.append(slot)
+                    continue
                 jobs[slot] = job, state
-                state.status = "running"
+                state.status, begun = "running", True
             if signals.received > passed_on:
                 passed_on = signals.received
                 _end(jobs, passed_on, log)
@@ -108,7 +118,8 @@ def _run_all(
             time.sleep(launcher.pause)
             for slot, (job, state) in list(jobs.items()):
                 code = job.poll()
-                state.progress = progress_of(state.run)
+                with contextlib.suppress(UserError):  # a damaged file ends no run
+                    state.progress = progress_of(state.run)
                 if code is not None:
                     del jobs[slot]
                     free.append(slot)
