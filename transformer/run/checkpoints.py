@@ -253,14 +253,15 @@ class Checkpoints:
         if not self.folder.is_dir():
             return
         for path in sorted(self.folder.iterdir()):
-            name = path.name.split(".")[0]  # of folders that are incomplete: STEP.xxx
-            if not _is_step(name):
-                continue
-            if path.name != name:
+            if _INCOMPLETE.fullmatch(path.name):
                 if path.is_dir():
                     _remove(path)
-            elif not wanted(int(name)):
+            elif _is_step(path.name) and not wanted(int(path.name)):
                 _remove(_set_aside(path))
+
+
+# What a kill leaves of a save, orbax's own folder for it, and what was set aside.
+_INCOMPLETE = re.compile(r"\d+\.(saving(\..*)?|removed)")
 
 
 def _temporary(record: Mapping[str, Any]) -> bool:
