@@ -22,10 +22,11 @@ from transformer import config, models, objective
 from transformer.cli import main as cli
 from transformer.config import UserError
 from transformer.data import tokenizers
-from transformer.formats import card, ctranslate2
+from transformer.formats import card, ctranslate2, exporting
 from transformer.formats.exporting import check_quantization, export
 from transformer.formats.incoming import import_model
 from transformer.run import folder
+from transformer.run.checkpoints import save_inference
 from transformer.translate import Translator, load
 
 PAIRS = [
@@ -329,6 +330,20 @@ def test_the_card_tells_the_measure_of_the_run():
     results = {"split": "test", "average": {"errors": {"wer": score}}}
     text = card.text(tiny(**{"data.measure": "errors"}), "x", results, [])
     assert "* average: WER 12.50, wer wrong lines|lines:8" in text
+
+
+def test_a_card_has_no_scores_of_another_checkpoint(tmp_path):
+    results = {"split": "test", "step": 30, "averaged_steps": [20, 30]}
+    results |= {name: {"bleu": {}} for name in ("last", "average")}
+    of = exporting._results_of
+    last = {"split": "test", "last": {"bleu": {}}}
+    assert of(tmp_path / "checkpoints" / "30", results) == last
+    assert of(tmp_path / "checkpoints" / "40", results) == {}
+    assert of(tmp_path / "checkpoints" / "30", {}) == {}
+    for steps, kinds in (([20, 30], {"split", "average"}), ([10, 20, 30], set())):
+        place = tmp_path / str(len(steps)) / "averaged"
+        save_inference(place, 30, {"x": np.zeros(2)}, {"averaged_steps": steps})
+        assert {*of(place / "30", results)} == kinds
 
 
 def test_the_command_exports_whole_or_not_at_all(run, tmp_path, capsys):

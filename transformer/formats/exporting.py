@@ -12,8 +12,9 @@ from typing import Any
 from transformer.config import UserError
 from transformer.formats import FORMATS
 from transformer.run import folder
+from transformer.run.checkpoints import Checkpoints
 from transformer.run.records import announce
-from transformer.translate import Translator, load
+from transformer.translate import Translator, restore
 
 
 def export_run(
@@ -39,9 +40,24 @@ def export_run(
       UserError: for what the format cannot hold, and for an output that is there.
     """
     check_quantization(to, quantization)
-    results = folder.read_results(workdir)
-    export(load(workdir), to, output, quantization, results)
+    found = restore(workdir, None)
+    translator = Translator(found.settings, found.vocabulary, found.params)
+    results = _results_of(found.checkpoint, folder.read_results(workdir))
+    export(translator, to, output, quantization, results)
     log(f"exported {workdir} to {output}, for {to}")
+
+
+def _results_of(checkpoint: Path, results: dict[str, Any]) -> dict[str, Any]:
+    """Return of an evaluation what it measured of a checkpoint, perhaps nothing."""
+    averaged = checkpoint.parent.name == "averaged"
+    kinds = ("average",) if averaged else ("last", "best")
+    if averaged:
+        with Checkpoints(checkpoint.parent, 1) as saved:
+            same = saved.metadata()["averaged_steps"] == results.get("averaged_steps")
+    else:
+        same = int(checkpoint.name) == results.get("step")
+    measured = {kind: results[kind] for kind in kinds if same and kind in results}
+    return {"split": results["split"]} | measured if measured else {}
 
 
 def export(
