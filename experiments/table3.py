@@ -183,9 +183,10 @@ def get_config(argument: str = "base") -> ConfigDict:
 def _parse(argument: str) -> tuple[str, dict[str, str]]:
     """Take ``ROW,data=DATA,scale=SCALE`` apart."""
     parts = argument.split(",")
-    given = dict(part.split("=", 1) for part in parts if "=" in part)
-    rows = [part for part in parts if "=" not in part] or ["base"]
-    if len(rows) > 1 or set(given) - {"data", "scale"}:
+    pairs = [part.split("=", 1) for part in parts if "=" in part]
+    rows, given = [part for part in parts if "=" not in part] or ["base"], dict(pairs)
+    known = set(given) <= {"data", "scale"} and all(given.values())
+    if len(rows) > 1 or len(given) < len(pairs) or not known:
         raise ValueError(f"expected ROW,data=DATA,scale=SCALE, got {argument}")
     if rows[0] not in ROWS:
         raise ValueError(f"expected a row, one of {', '.join(ROWS)}; got {rows[0]}")

@@ -108,7 +108,9 @@ def measure(place: Place, names: Sequence[str], within: float) -> None:
             "seconds": time.monotonic() - begun,
         }
         path = place.folder / f"{name}.json"
-        path.write_text(json.dumps(result, indent=1) + "\n")
+        beside = path.with_suffix(".partial")  # a kill leaves no half of it
+        beside.write_text(json.dumps(result, indent=1) + "\n")
+        beside.replace(path)
         say(f"{name}: {result['seconds']:.0f} s")
         if name == "peaks" and place.scale is not TINY and "found" in result:
             _require_accelerator(place)

@@ -386,6 +386,12 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
             f"--peers_python: expected a Python, got {values.peers_python}, which "
             "cannot be run; give the path of one"
         )
+    output = values.output
+    if output is not None and not output.absolute().parent.is_dir():
+        parser.error(
+            f"--output: expected a file in a folder that is there, got {output}; "
+            "change it"
+        )
     if values.rounds < 1:
         parser.error(f"--rounds: expected 1 or more, got {values.rounds}; raise it")
     return values

@@ -120,6 +120,14 @@ def test_small_files_hold_no_line_and_no_path(folder, tmp_path):
     assert {run.settings.data.dir for run in runs.find(small)[0]} == {"dut"}
 
 
+def test_how_outputs_were_searched_is_kept(folder, tmp_path):
+    path = folder / "base" / "seed_0" / "results.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"constrained": False}))
+    kept.save(runs.find(folder)[0], tmp_path / "small")
+    found = (tmp_path / "small" / "base" / "seed_0" / "results.json").read_text()
+    assert json.loads(found)["constrained"] is False
+
+
 def test_a_file_is_no_folder_to_save_in(folder, tmp_path, capsys):
     place = tmp_path / "file"
     place.write_text("mine")

@@ -5,6 +5,9 @@ import sys
 
 import pytest
 
+from transformer.config import UserError
+from transformer.parallel import hosts
+
 _STEPS = """
 import resource
 from transformer import parallel
@@ -36,3 +39,14 @@ def test_a_step_does_not_fault_its_temporaries_in_again() -> None:
     # The product of 64 MiB alone has 16,384 pages of 4 KiB in each of the 20 steps.
     assert faults[False] > 100_000
     assert faults[True] < faults[False] / 20
+
+
+@pytest.mark.parametrize(
+    "place", ["localhost", "here:port", "a b:80", "here:0", "here:65536", ":80", "[x"]
+)
+def test_processes_without_a_place_to_meet(place):
+    with pytest.raises(UserError, match="--coordinator: expected HOST:PORT of proc"):
+        hosts.join(place, 1, 0)
+    assert all(
+        map(hosts._is_address, ["here:1", "10.0.0.1:65535", "[fe80::1%eth0]:80"])
+    )

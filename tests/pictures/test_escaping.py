@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from transformer.pictures import heads, plots, tables
+from transformer.pictures.plots.picture import INK
 
 IMG, END = "<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>"
 ODD = [
@@ -54,6 +55,14 @@ class Reader(html.parser.HTMLParser):
 
     def handle_data(self, data):
         self.text += data
+
+
+def test_what_style_is_made_of_may_stand_in_a_text():
+    names = ["a font-family: b; c", f"x {INK} y", "_begun"]
+    lines = {name: [1.0, 2.0] for name in names}
+    svg = plots.categories("x", "y", ["1", "2"], lines).svg()
+    shown = "".join(ElementTree.fromstring(svg).itertext())
+    assert all(name in shown for name in names)
 
 
 STRUCTURE = {"h1", "h3", "p", "table", "thead", "tbody", "tr", "th", "td"}

@@ -1,5 +1,6 @@
 """The numbers behind the pictures of `transformer plot`."""
 
+import dataclasses
 import json
 import re
 import xml.etree.ElementTree as ElementTree
@@ -204,6 +205,17 @@ def test_words_that_cannot_be_placed_are_refused(learned):
             curves.embeddings(learned, ["a"] * 4, method, "source")
     with pytest.raises(UserError, match="expected words, got ''"):
         curves.neighbours(learned, ["one", ""], 2, "source")
+    data = dataclasses.replace(learned.settings.data, source="vectors")
+    heard = Translator(learned.settings, learned.vocabulary, learned.params)
+    heard.settings = dataclasses.replace(learned.settings, data=data)
+    words = ["one", "two", "three", "a"]
+    for call in (
+        lambda side: curves.embeddings(heard, words, "pca", side),
+        lambda side: curves.neighbours(heard, ["one"], 2, side),
+    ):
+        with pytest.raises(UserError, match="--side: expected target for a run whose"):
+            call("source")
+        call("target")
 
 
 # ---- pictures ------------------------------------------------------------------------

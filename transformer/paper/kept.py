@@ -34,7 +34,7 @@ _RECORD = (
 )
 _RESULTS = (
     *("split", "step", "trained", "averaged_steps", "average_of"),
-    *("beam", "alpha", "length_penalty", "extra_tokens"),
+    *("beam", "alpha", "length_penalty", "extra_tokens", "constrained"),
 )
 _SCORES = ("perplexity", "nll", "accuracy", "tokens", "exact_match")
 

@@ -320,7 +320,7 @@ def _check_row(run: Run, changed: set[str]) -> None:
     for key in sorted(changed - {"train.steps"}):
         expected = (base | run.overrides)[key]
         if key in WIDTHS:
-            expected = int(expected * run.scale)
+            expected = round(expected * run.scale)  # of a name's six digits
         if values[key] != expected:
             raise UserError(
                 f"{run.place}: expected {key} = {expected} of row {run.row}, got "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -47,6 +48,11 @@ def join(
                 "--coordinator=HOST:PORT of process 0"
             )
         return
+    if coordinator != "auto" and not _is_address(coordinator):
+        raise UserError(
+            f"--coordinator: expected HOST:PORT of process 0, or auto, got "
+            f"{coordinator!r}; change it"
+        )
     # SIGTERM is for the programs to handle.
     jax.config.update("jax_enable_preemption_service", False)
     try:
@@ -63,6 +69,13 @@ def join(
             f"{str(error).rstrip('.')}; give all of --coordinator=HOST:PORT, "
             "--num_processes and --process_id"
         ) from None
+
+
+def _is_address(text: str) -> bool:
+    """Say whether a text is HOST:PORT; of others gRPC may end the process."""
+    host, _, port = text.rpartition(":")
+    named = re.fullmatch(r"[^\s:/\[\]]+|\[[0-9A-Fa-f:.%\w]+\]", host)
+    return bool(named and re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) < 2**16)
 
 
 def several() -> bool:

@@ -244,6 +244,11 @@ def neighbours(
 
 def _table(translator: Translator, side: Side) -> tuple[Any, np.ndarray]:
     """Return the tokenizer of a side and its embeddings, (V, D)."""
+    if side == "source" and translator.settings.data.vectors:
+        raise UserError(
+            "--side: expected target for a run whose sources are vectors, which have "
+            "no words, got source; change it"
+        )
     shared = translator.settings.model.tying == "three"
     table = translator.params[f"{'source' if shared else side}_embedding"]
     tokenizer = getattr(translator.vocabulary, side)

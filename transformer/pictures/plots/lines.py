@@ -122,14 +122,17 @@ def categories(
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
-        for (name, values), mark in zip(
-            lines.items(), itertools.cycle("osD^vP"), strict=False
-        ):
-            axes.plot(range(len(ticks)), values, marker=mark, label=name)
+        # Named here: of labels that begin with _ matplotlib tells none.
+        drawn = [
+            axes.plot(range(len(ticks)), values, marker=mark)[0]
+            for values, mark in zip(
+                lines.values(), itertools.cycle("osD^vP"), strict=False
+            )
+        ]
         axes.set_xticks(range(len(ticks)), ticks)
         axes.set(xlabel=x_label, ylabel=y_label)
         axes.set_ylim(bottom=0)
-        figure.legend(loc="outside lower center")
+        figure.legend(drawn, list(lines), loc="outside lower center")
 
     height = 4.2 + 0.25 * len(lines)
     return Picture(paint, max(5.0, 1.0 + 0.8 * len(ticks)), height)

@@ -41,6 +41,12 @@ FORMS = ("png", "svg", "pdf")
 _DPI = 160  # pixels an inch
 
 
+def _in_page_style(tag: re.Match[str]) -> str:
+    """Give a tag the colour and the font of the page; texts stay as they are."""
+    coloured = tag[0].replace(INK, "currentColor")
+    return re.sub(r" font-family: [^;\"]*;", "", coloured)
+
+
 class Picture(NamedTuple):
     """What a function draws, in the form that is asked for.
 
@@ -62,8 +68,7 @@ class Picture(NamedTuple):
         nothing = ("Creator", "Date", "Format", "Type")
         self._save(text, "svg", nothing, transparent=True)
         svg = _NOT_XML.sub("\ufffd", text.getvalue())
-        svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
-        svg = re.sub(r" font-family: [^;\"]*;", "", svg)
+        svg = re.sub(r"<[^>]*>", _in_page_style, svg[svg.index("<svg") :])
         return svg.replace("<svg", '<svg font-family="system-ui, sans-serif"', 1)
 
     def file(self, form: str) -> bytes:
