@@ -55,7 +55,8 @@ def window_attention(
       The output (B, H, T, W). Which weights are dropped is drawn for the 3 w keys of
       each query, so it is not what ``attention.attention`` draws for all T.
 
-    Source: section 4, "restricted to considering only a neighborhood of size r" = 2 w + 1.
+    Source: section 4, "restricted to considering only a neighborhood of size r", here
+    2 w + 1.
     """
     (batch, heads, length, _), w = q.shape, mask.window
     count = -(-length // w)
