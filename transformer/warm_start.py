@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -117,6 +118,8 @@ class Origin:
             f"drawn, {len(left):,} of the other run left out"
         )
         theirs = self.found
+        if changes := _other_model(theirs.settings, settings):
+            log(f"model: not that of {self.workdir}: {'; '.join(changes)}")
         record = {
             "run": str(self.workdir.resolve()),
             "checkpoint": "/".join(theirs.checkpoint.parts[-2:]),
@@ -137,6 +140,13 @@ class Origin:
                 f"init_from: expected vectors of as many features as {self.workdir} "
                 f"reads, got {new} for {name} in place of {old}; skip it by init.skip"
             )
+
+
+def _other_model(old: Config, new: Config) -> list[str]:
+    """Return what computes another function of parameters of the same shapes."""
+    lines = [x for x in config.difference(old, new) if x.startswith("model.")]
+    rest = re.compile(r"model\.(\w*dropout|dtype|vocab_size):")
+    return [line for line in lines if not rest.match(line)]
 
 
 def open_origin(

@@ -119,6 +119,26 @@ def started(settings: Config, workdir: Path, init_from: Path | str) -> Any:
     return prepared, start, line
 
 
+def test_a_model_that_reads_the_same_arrays_otherwise_is_told(place, other):
+    """As the arrays of two heads of 8 are those of four of 4."""
+    heads = {"model.heads": 4, "model.d_k": 4, "model.d_v": 4, "model.norm": "pre"}
+    rest = {"model.dropout": 0.3, "init.skip": ".*_norm"}
+    origin = warm_start.open_origin(
+        settings := tiny_run(place / "digits", **SHORT, **heads, **rest),
+        workdir := place / "heads",
+        str(other),
+        ignore,
+    )
+    assert origin
+    said: list[str] = []
+    prepared = prepare(settings, workdir, ignore, origin.vocabulary(settings))
+    origin.start(settings, prepared.vocabulary, said.append)
+    assert said[1:] == [
+        f"model: not that of {other}: model.heads: 2 -> 4; model.d_k: 8 -> 4; "
+        "model.d_v: 8 -> 4; model.norm: 'post' -> 'pre'"
+    ]
+
+
 def pieces(prepared: Prepared | Any) -> list[str]:
     tokenizer = prepared.vocabulary.source
     return tokenizer.pieces(range(tokenizer.size))

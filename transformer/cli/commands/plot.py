@@ -80,7 +80,7 @@ def _by_length(values: flags.FlagValues) -> int:
 
 def _counts(values: flags.FlagValues, name: str) -> list[int]:
     text: Any = values[name].value
-    if not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", text):
+    if not re.fullmatch(r"[1-9][0-9]{0,9}(,[1-9][0-9]{0,9})*", text):
         raise UserError(
             f"--{name}: expected whole numbers such as 512,1024; got {text}; change it"
         )
