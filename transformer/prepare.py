@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import functools
 import glob
 import itertools
@@ -26,7 +25,7 @@ from transformer.data import sources, tokenizers
 from transformer.data.corpus import Corpus, Counts, Frames, write_corpus
 from transformer.data.folder import MANIFEST, Folder, records_of
 from transformer.data.tokenizers.sentence_piece import checksum
-from transformer.files import sealed
+from transformer.files import lock, sealed
 from transformer.parallel import hosts
 
 _FORMAT = 1  # of the folder; another number means: prepare again
@@ -190,20 +189,21 @@ def _make(
     # Another container may have the same host name and number of process.
     whose = f"{os.getpid()}.{secrets.token_hex(4)}"
     partial = folder.with_name(_partial(folder) + whose)
-    try:
-        partial.mkdir(parents=True)
-    except OSError as error:
-        raise UserError(
-            f"{folder}: expected a folder that can be written, got: {error}; "
-            "change the workdir or data.prepared"
-        ) from None
-    try:
-        with _alive(partial):
-            _remove_abandoned(folder)
-            _fill(config, partial, log, vocabulary)
-            return _move(partial, folder)
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+    with contextlib.ExitStack() as stack:
+        try:
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            # Held before there is anything that others may take for abandoned.
+            stack.enter_context(lock.marking(_mark_of(partial)))
+            partial.mkdir()
+        except OSError as error:
+            raise UserError(
+                f"{folder}: expected a folder that can be written, got: {error}; "
+                "change the workdir or data.prepared"
+            ) from None
+        stack.callback(shutil.rmtree, partial, ignore_errors=True)
+        _remove_abandoned(folder)
+        _fill(config, partial, log, vocabulary)
+        return _move(partial, folder)
 
 
 def _partial(folder: pathlib.Path) -> str:
@@ -211,20 +211,7 @@ def _partial(folder: pathlib.Path) -> str:
     return f"{folder.name}.partial-{socket.gethostname()}-"
 
 
-@contextlib.contextmanager
-def _alive(partial: pathlib.Path) -> Iterator[None]:
-    """Hold a lock beside a preparation, by which others see that it goes on."""
-    path = _lock_of(partial)
-    with open(path, "w") as file:
-        with contextlib.suppress(OSError):  # a file system may have no locks
-            fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
-
-
-def _lock_of(partial: pathlib.Path) -> pathlib.Path:
+def _mark_of(partial: pathlib.Path) -> pathlib.Path:
     return partial.with_name(f"{partial.name}.lock")
 
 
@@ -233,7 +220,7 @@ def _remove_abandoned(folder: pathlib.Path) -> None:
     for partial in folder.parent.glob(f"{glob.escape(_partial(folder))}*"):
         if partial.is_dir() and _is_abandoned(partial):
             shutil.rmtree(partial, ignore_errors=True)
-            _lock_of(partial).unlink(missing_ok=True)
+            _mark_of(partial).unlink(missing_ok=True)
 
 
 def _is_abandoned(partial: pathlib.Path) -> bool:
@@ -245,14 +232,7 @@ def _is_abandoned(partial: pathlib.Path) -> bool:
     pid = partial.name.rpartition("-")[2].partition(".")[0]
     if not pid.isdigit() or _runs(int(pid)):
         return False
-    try:
-        with open(_lock_of(partial), "r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # of an earlier version, or no locks
-        return True
-    return True
+    return not lock.is_marked(_mark_of(partial))
 
 
 def _runs(pid: int) -> bool:

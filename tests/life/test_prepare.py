@@ -24,7 +24,7 @@ from transformer.config import UserError
 from transformer.data import sources
 from transformer.data.corpus import Corpus, Counts
 from transformer.data.sources import Split
-from transformer.files import sealed
+from transformer.files import lock, sealed
 from transformer.prepare import prepare
 from transformer.run import folder
 from transformer.translate import open_run
@@ -417,7 +417,7 @@ def test_one_that_lives_in_another_container_is_left_alone(
     folder = tmp_path.resolve() / "corpus"
     theirs = folder.with_name(f"{preparation._partial(folder)}{ended.pid}.0123abcd")
     theirs.mkdir()
-    with preparation._alive(theirs):
+    with lock.marking(preparation._mark_of(theirs)):
         preparation._remove_abandoned(folder)
         assert theirs.exists()
         beside = theirs.with_name(f"{theirs.name}.lock").read_bytes()

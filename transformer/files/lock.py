@@ -62,6 +62,36 @@ def holding(folder: Path) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def marking(path: Path) -> Iterator[None]:
+    """Hold a file of its own, by which others see that a process lives; then remove it.
+
+    On a file system without locks nobody sees it.
+
+    Raises:
+      OSError: if it cannot be written.
+    """
+    with open(path, "w") as file:
+        with contextlib.suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def is_marked(path: Path) -> bool:
+    """Return whether a process lives that holds a file by ``marking``."""
+    try:
+        with open(path, "r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # it is not there, or there are no locks
+        return False
+    return False
+
+
 def _sign(file: TextIO) -> None:
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     who = {"host": socket.gethostname(), "process": os.getpid(), "since": now}
