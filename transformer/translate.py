@@ -111,17 +111,13 @@ class Translator:
             usual.length_penalty,
             constrained=usual.constrained,
         )
-        if changes.get("constrained") is False and not self._constrains:
+        free = changes.get("constrained") is False
+        if free and self.vocabulary.target.constraint() is None:
             raise UserError(
                 "constrained: expected False only where translations are trees; leave "
                 "it out"
             )
         return changed(how, changes)
-
-    @property
-    def _constrains(self) -> bool:
-        """Whether there is anything that outputs have to obey."""
-        return self.vocabulary.target.constraint() is not None
 
     def constraint(self, how: Search) -> Constraint | None:
         """Return what outputs of a search have to obey, None for any."""
@@ -511,6 +507,7 @@ class Restored(NamedTuple):
     vocabulary: Vocabulary
     params: Any  # replicated on all devices
     checkpoint: Path
+    metadata: dict[str, Any]  # of the checkpoint
     digest: str  # of the checkpoint's files
 
 
@@ -530,7 +527,7 @@ def restore(
         digest = checkpoints.digest(found)
     check_vocabulary(place, metadata, vocabulary.digest)
     checkpoint = place / str(found)
-    return Restored(settings, vocabulary, tree["params"], checkpoint, digest)
+    return Restored(settings, vocabulary, tree["params"], checkpoint, metadata, digest)
 
 
 def load(

@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import resource
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -26,8 +27,7 @@ from transformer.formats import card, ctranslate2, exporting
 from transformer.formats.exporting import check_quantization, export
 from transformer.formats.incoming import import_model
 from transformer.run import folder
-from transformer.run.checkpoints import save_inference
-from transformer.translate import Translator, load
+from transformer.translate import Restored, Translator, load
 
 PAIRS = [
     (f"the {a} {b} sleeps on a {c}", f"der {a}e {b} schläft auf einem {c}")
@@ -332,18 +332,20 @@ def test_the_card_tells_the_measure_of_the_run():
     assert "* average: WER 12.50, wer wrong lines|lines:8" in text
 
 
-def test_a_card_has_no_scores_of_another_checkpoint(tmp_path):
+def test_a_card_has_no_scores_of_another_checkpoint():
     results = {"split": "test", "step": 30, "averaged_steps": [20, 30]}
     results |= {name: {"bleu": {}} for name in ("last", "average")}
-    of = exporting._results_of
+
+    def of(step, results, **metadata):
+        found = Restored(None, None, None, Path(str(step)), metadata, "")  # type: ignore[arg-type]
+        return exporting._results_of(found, results)
+
     last = {"split": "test", "last": {"bleu": {}}}
-    assert of(tmp_path / "checkpoints" / "30", results) == last
-    assert of(tmp_path / "checkpoints" / "40", results) == {}
-    assert of(tmp_path / "checkpoints" / "30", {}) == {}
+    assert of(30, results) == last
+    assert of(40, results) == {}
+    assert of(30, {}) == {}
     for steps, kinds in (([20, 30], {"split", "average"}), ([10, 20, 30], set())):
-        place = tmp_path / str(len(steps)) / "averaged"
-        save_inference(place, 30, {"x": np.zeros(2)}, {"averaged_steps": steps})
-        assert {*of(place / "30", results)} == kinds
+        assert {*of(30, results, averaged_steps=steps)} == kinds
 
 
 def test_the_command_exports_whole_or_not_at_all(run, tmp_path, capsys):

@@ -12,9 +12,8 @@ from typing import Any
 from transformer.config import UserError
 from transformer.formats import FORMATS
 from transformer.run import folder
-from transformer.run.checkpoints import Checkpoints
 from transformer.run.records import announce
-from transformer.translate import Translator, restore
+from transformer.translate import Restored, Translator, restore
 
 
 def export_run(
@@ -42,20 +41,17 @@ def export_run(
     check_quantization(to, quantization)
     found = restore(workdir, None)
     translator = Translator(found.settings, found.vocabulary, found.params)
-    results = _results_of(found.checkpoint, folder.read_results(workdir))
+    results = _results_of(found, folder.read_results(workdir))
     export(translator, to, output, quantization, results)
     log(f"exported {workdir} to {output}, for {to}")
 
 
-def _results_of(checkpoint: Path, results: dict[str, Any]) -> dict[str, Any]:
+def _results_of(found: Restored, results: dict[str, Any]) -> dict[str, Any]:
     """Return of an evaluation what it measured of a checkpoint, perhaps nothing."""
-    averaged = checkpoint.parent.name == "averaged"
-    kinds = ("average",) if averaged else ("last", "best")
-    if averaged:
-        with Checkpoints(checkpoint.parent, 1) as saved:
-            same = saved.metadata()["averaged_steps"] == results.get("averaged_steps")
-    else:
-        same = int(checkpoint.name) == results.get("step")
+    kinds: tuple[str, ...] = ("last", "best")
+    same = int(found.checkpoint.name) == results.get("step")
+    if averaged := found.metadata.get("averaged_steps"):
+        kinds, same = ("average",), averaged == results.get("averaged_steps")
     measured = {kind: results[kind] for kind in kinds if same and kind in results}
     return {"split": results["split"]} | measured if measured else {}
 
