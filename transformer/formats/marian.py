@@ -142,16 +142,19 @@ def _beside(path: Path) -> Path:
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """Return the number of each piece."""
-    if path.suffix == ".json":  # of which YAML does not read every text
-        given = read_numbers(path)
-        return {piece: n for piece, n in given.items() if piece != "<pad>"}
+    """Return the number of each piece but the padding."""
+    # Of JSON YAML does not read every text.
+    given = read_numbers(path) if path.suffix == ".json" else _listed(path)
+    return {piece: n for piece, n in given.items() if piece != "<pad>"}
+
+
+def _listed(path: Path) -> dict[str, int]:
+    """Return the number of each piece of a list in YAML."""
     # Texts alone: a piece such as "no" or "1" is neither a truth value nor a number.
     values = _yaml(path, path.read_bytes().decode("utf-8", "replace"), texts=True)
-    numbers = [n for n in values.values() if isinstance(n, str) and n.isdecimal()]
-    if len(numbers) < len(values):
+    if not all(isinstance(n, str) and n.isdecimal() for n in values.values()):
         refuse(path, "a number for each piece", "something else")
-    return {piece: int(n) for piece, n in values.items() if piece != "<pad>"}
+    return {piece: int(n) for piece, n in values.items()}
 
 
 def _keys(

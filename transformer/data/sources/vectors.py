@@ -53,8 +53,7 @@ class Vectors:
     def checksums(self, split: Split) -> Checksums:
         sums: Checksums = {}
         for folder, text in self.folders(split):
-            _pairs(folder, text)  # as many
-            arrays = in_folder(folder)
+            arrays = _arrays(folder, text)
             sums[str(folder)] = {"lines": len(arrays), "sha256": digest(arrays)}
             sums[str(text)] = {"lines": len(arrays), "sha256": sha256(text)}
         return sums
@@ -80,10 +79,15 @@ def digest(arrays: Iterable[pathlib.Path]) -> str:
 
 def _pairs(folder: pathlib.Path, text: pathlib.Path) -> Iterator[Pair]:
     """Stream the pairs of a folder, which has to have as many arrays as lines."""
+    return zip(map(str, _arrays(folder, text)), read_lines(text), strict=True)
+
+
+def _arrays(folder: pathlib.Path, text: pathlib.Path) -> list[pathlib.Path]:
+    """Return the arrays of a folder, which have to be as many as lines of the text."""
     arrays, lines = in_folder(folder), sum(1 for _ in read_lines(text))
     if len(arrays) != lines:
         raise UserError(
             f"expected as many lines in {text} as there are arrays in {folder}, got "
             f"{lines:,} and {len(arrays):,}; give each array one line"
         )
-    return zip(map(str, arrays), read_lines(text), strict=True)
+    return arrays

@@ -99,17 +99,16 @@ def _run_all(
     try:
         while jobs or (waiting and not signals.received):
             while waiting and free and not signals.received:
-                slot, state = free.pop(0), waiting.pop(0)
+                state = waiting.pop(0)
                 run = state.run
                 try:
-                    job = launcher.start(run.command, run.log, run.name, slot)
+                    job = launcher.start(run.command, run.log, run.name, free[0])
                 except UserError as error:
                     if not begun:  # it would be the same of the others
                         raise
                     state.status, state.reason = "failed", str(error)
-                    free.append(slot)
                     continue
-                jobs[slot] = job, state
+                jobs[free.pop(0)] = job, state
                 state.status, begun = "running", True
             if signals.received > passed_on:
                 passed_on = signals.received
