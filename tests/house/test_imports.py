@@ -1,6 +1,7 @@
 """The plan of the house, read from the imports."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -105,6 +106,7 @@ DISTRIBUTIONS = {"absl": "absl-py", "orbax": "orbax-checkpoint"}
 DISTRIBUTIONS |= {"sklearn": "scikit-learn", "yaml": "PyYAML"}
 
 
+@functools.cache
 def imports(path: Path, top_level_only: bool = False) -> set[str]:
     """Return the dotted names of what a file imports, ``transformer.x`` resolved."""
     tree = ast.parse(path.read_text())

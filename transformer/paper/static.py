@@ -80,7 +80,7 @@ def tables(rows: Mapping[str, Config], timed: bool = False) -> list[Table]:
     """
     found = [_parameter_table(rows), _cost_table(rows)]
     found += [_operations_table(), _chain_table(), _path_table(), _more_table()]
-    return found + [_time_table()] * timed
+    return [*found, _time_table()] if timed else found
 
 
 def figures(timed: bool = False) -> list[str]:
