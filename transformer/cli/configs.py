@@ -158,8 +158,12 @@ class _Beside(importlib.abc.MetaPathFinder):
 
     def taken_out(self) -> dict[str, Any]:
         """Forget the modules that have the names of files there, and return them."""
-        first = {name for name in sys.modules if "." not in name}
-        there = {name for name in first if self.find_spec(name)}
+        try:
+            files = os.listdir(self._folder)
+        except OSError:  # nor does an import find anything there
+            return {}
+        there = {file.partition(".")[0] for file in files} & set(sys.modules)
+        there = {name for name in there if self.find_spec(name)}
         names = [name for name in sys.modules if name.partition(".")[0] in there]
         return {name: sys.modules.pop(name) for name in names}
 
