@@ -17,10 +17,10 @@ Choice = TypeVar("Choice")
 
 
 def choose(choices: Mapping[str, Choice], name: str) -> Choice:
-    """Return what the name after the colon of ``--config`` stands for.
+    """Return the choice that the name after the colon of ``--config`` selects.
 
     Raises:
-      ValueError: if it stands for nothing.
+      ValueError: for an unknown name.
     """
     if name not in choices:
         raise ValueError(f"expected :{', :'.join(choices)}, got :{name}")

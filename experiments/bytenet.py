@@ -5,12 +5,12 @@ in each stack, dilations of 1, 2, 4, 8 and 16 six times, 268.8 M parameters in m
 of blocks, a grid 1.2 times as long as the source; Adam with a constant rate of 3e-4,
 searched with a beam of 12 by the probability of the whole output. It had 23.75 BLEU on
 newstest2014. Bytes take the place of its 296 English and 323 German characters. The
-paper names neither the size of a batch nor the number of steps: those here are not
-its own. Not trained here.
+paper gives neither the batch size nor the number of steps: those used here are not the
+paper's. Not trained here.
 
     transformer train --config=experiments/bytenet.py --workdir=runs/bytenet
 
-``keys`` is what the ByteNets of the other experiments begin with.
+``keys`` is the starting point of the ByteNets in the other experiments.
 """
 
 import base

@@ -5,10 +5,11 @@ the default: 9 layers of 512 and 4 of 1,024 with kernels of 3 and 2 of 2,048 wit
 kernels of 1 on both sides, embeddings of 768; 25.16 BLEU on newstest2014, tokenised.
 ``:en_ro``: 20 layers of 512 on both sides; 30.02 BLEU on newstest2016. ``:iwslt``: the
 small size, 4 and 3 layers of 256, for German to English of IWSLT14, segmented into
-10,000 BPE merges (train, valid and test .de and .en in data.dir). Nesterov's momentum
-of .99, rate .25, gradients clipped to norm .1, the rate divided by 10 after each epoch
-whose validation is not better, until it is below 1e-4. ``:adam`` is the model of
-``:en_de`` with Adam, warmed up to 1e-3 (OpenSeq2Seq: 25.0 BLEU). None was trained here.
+10,000 BPE merges (train, valid and test .de and .en in data.dir). Nesterov momentum
+.99, learning rate .25, gradients clipped to norm .1, the rate divided by 10 after each
+epoch that does not improve validation, until it is below 1e-4. ``:adam`` is the model
+of ``:en_de`` with Adam, warmed up to 1e-3 (OpenSeq2Seq: 25.0 BLEU). None was trained
+here.
 
     transformer train --config=experiments/convs2s.py --workdir=runs/convs2s
     transformer train --config=experiments/convs2s.py:en_ro --workdir=runs/en_ro
@@ -16,7 +17,7 @@ whose validation is not better, until it is below 1e-4. ``:adam`` is the model o
         --config.data.dir=iwslt14 --workdir=runs/iwslt
     transformer train --config=experiments/convs2s.py:adam --workdir=runs/adam
 
-``keys`` is what every convolutional model of the other experiments begins with.
+``keys`` is the starting point of every convolutional model in the other experiments.
 """
 
 import base
@@ -43,11 +44,11 @@ def keys(**changes: object) -> ConfigDict:
 
 
 def nesterov(config: ConfigDict, steps: int) -> None:
-    """Set the optimiser of the paper, whose rate falls after epochs in vain.
+    """Set the optimiser of the paper; its rate falls after epochs without improvement.
 
     Args:
       config: is changed.
-      steps: of an epoch.
+      steps: per epoch.
     """
     config.optimizer.name = "sgd"
     config.optimizer.options = "momentum=0.99, nesterov=True"

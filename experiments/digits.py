@@ -3,11 +3,11 @@
 scikit-learn's 8 x 8 images of digits, one to three of them side by side, are cut into
 columns; a column is a frame of 8 pixels, and one linear map takes the place of the
 source embeddings. The target is the number in words, "four hundred and twenty-one". The
-test has 1,000 numbers of three digits, of images that training never saw;
+test set has 1,000 three-digit numbers, made of images that training never saw;
 docs/experiments.md says how many of them are read exactly.
 
 ``:window`` is the same with restricted self-attention (section 4 of the paper): each
-position reaches 6 others to each side (r = 13), which is less than a digit is wide.
+position attends to 6 others on each side (r = 13), less than the width of a digit.
 
     python -m transformer.tools.strips data/digits
     transformer train --config=experiments/digits.py --workdir=runs/digits
@@ -51,7 +51,7 @@ def get_config(variant: str = "full") -> ConfigDict:
     config.train.checkpoint_minutes = 0.0
     config.train.keep = 10
     config.decode.extra_tokens = 10
-    config.decode.beam = 1  # a wider one prefers what is no word, but has fewer pieces
+    config.decode.beam = 1  # wider ones prefer non-words that have fewer pieces
     config.decode.average = 10
     window = base.choose({"full": 0, "window": 6}, variant)
     if window:

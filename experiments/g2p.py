@@ -1,10 +1,10 @@
 """Words to phonemes: data that six layers learn in minutes, with published scores.
 
-A folder has ``train``, ``dev`` and perhaps ``test``, each a file ``.graphemes`` and one
-``.phonemes`` (plain or .gz): line n of both is one word, its symbols separated by
-spaces. Those of English and Dutch are the high and medium resource setting of the
+A folder has ``train``, ``dev`` and perhaps ``test``, each a ``.graphemes`` file and a
+``.phonemes`` file (plain or .gz): line n of both is one word, its symbols separated by
+spaces. The English and Dutch data are the high and medium resource settings of the
 SIGMORPHON 2021 shared task (sigmorphon/2021-task1, CC BY-SA 3.0, from Wiktionary).
-Scores are word and phoneme error rates, in percent, lower is better.
+Scores are word and phoneme error rates in percent; lower is better.
 
 ``:eng_us``, 33,344 words, is measured on the development words, of which an ensemble of
 ten transducers got 45.1 % wrong (the task's README); ``:dut``, 8,000 words, on the test
@@ -20,10 +20,10 @@ words: 14.7 % by that ensemble, 16.9 % by one Transformer of 7.4 M parameters
 import base
 from ml_collections import ConfigDict
 
-# Which words a language is tested on, how long it is trained, and by which learning
-# rate: scale and warm-up of equation 3. Each has fewer words wrong by its own than by
-# the other or by 0.226 and 400, English also than after 8,000 steps (see
-# docs/results.md).
+# Which words a language is tested on, for how many steps it is trained, and its
+# learning rate: scale and warm-up of equation 3. Each gets fewer words wrong with its
+# own rate than with the other's or with 0.226 and 400; English also gets fewer wrong
+# than after 8,000 steps (see docs/results.md).
 LANGUAGES = {"eng_us": ("dev", 12000, 0.452, 1000), "dut": ("test", 6000, 0.904, 2000)}
 
 
@@ -43,9 +43,9 @@ def get_config(language: str = "eng_us") -> ConfigDict:
     config.data.measure = "errors"
     config.tokenizer.kind = "whitespace"
     config.tokenizer.vocab_size = 0
-    # With 2,048, or with words of about one length in each batch (8 shapes in place of
-    # 2), it has learnt less after as many minutes, though there is less padding
-    # (measured with a peak of .001, after 400 steps).
+    # With 2,048, or with words of similar length in each batch (8 shapes instead of 2),
+    # it learns less in the same time, though there is less padding (measured with a
+    # peak of .001, after 400 steps).
     config.batch.tokens = 1024
     config.batch.shapes = 2
     config.batch.length_multiple = 1

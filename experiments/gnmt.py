@@ -4,11 +4,11 @@ The model of arXiv:1609.08144 with the recipe of tensorflow/nmt
 (wmt16_gnmt_8_layer.json): newstest2014, 24.4 BLEU in that code's README; Table 2 of
 "Attention Is All You Need" lists 24.6 for GNMT + RL, which is fine-tuned by
 reinforcement learning, as this is not; 281 M parameters with 32,000 joint pieces in
-tables of their own. SGD of rate 1 for 340,000 steps of 128 sentences, from half of them
-on halved ten times, clipped to norm 5: of losses added up over a sentence, where here
-they are averaged over tokens. Different are the first parameters (uniform in +-.1
-there, with forget biases of 1) and plain additive attention (its v is normed there).
-Not trained here.
+separate tables. SGD with learning rate 1 for 340,000 steps of 128 sentences, the rate
+halved ten times from halfway on, gradients clipped to norm 5. There the loss is summed
+over a sentence, here it is averaged over tokens. The initial parameters differ (uniform
+in +-.1 there, with forget biases of 1), and so does the plain additive attention (its v
+is normed there). Not trained here.
 
     transformer train --config=experiments/gnmt.py --workdir=runs/gnmt
 """
@@ -17,7 +17,7 @@ import base
 import rnnsearch
 from ml_collections import ConfigDict
 
-TARGET_TOKENS = 28.0  # of a sentence, about
+TARGET_TOKENS = 28.0  # per sentence, about
 EPOCHS = 340_000 * 128 / 4.5e6  # of 4.5 M pairs
 
 

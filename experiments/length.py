@@ -1,11 +1,11 @@
-"""Longer than trained: number words, by what tells a Transformer the positions.
+"""Longer sources than in training: number words, by the kind of positions.
 
-Trained on numbers of at most six digits, and on such of seven to nine as are as short
-to say, "seven million, two thousand and five": at most nine words. Tested on numbers of
-seven to nine digits that take 11 to 14: all their words are known, and what may follow
-what, but no source was so long in training. The choice is that of ``model.positions``;
-the table of learned positions ends with the training pairs, and what lies beyond has
-its last row, as evaluation says.
+Trained on numbers of at most six digits, and on those of seven to nine digits that are
+as short to say, "seven million, two thousand and five": at most nine words. Tested on
+numbers of seven to nine digits that take 11 to 14 words: all their words, and what may
+follow what, are known from training, but no training source was that long. The variants
+are the values of ``model.positions``. The table of learned positions ends with the
+training pairs; positions beyond it get its last row, as evaluation reports.
 
     transformer train --config=experiments/length.py --workdir=runs/sinusoidal
     transformer train --config=experiments/length.py:learned --workdir=runs/learned
@@ -19,7 +19,7 @@ its last row, as evaluation says.
         --workdir=runs/sinusoidal,runs/learned,runs/none,runs/relative \\
         --output=length.svg
 
-docs/results.md has what each kind reached.
+docs/results.md has the results of each kind.
 """
 
 from typing import Any
@@ -29,7 +29,7 @@ import number_words
 from ml_collections import ConfigDict
 
 LONGEST = 32  # tokens per side in training, EOS included
-# What a kind of position changes, beside its name.
+# What a kind of position changes, besides its name.
 POSITIONS: dict[str, dict[str, Any]] = {
     "sinusoidal": {},
     "learned": {"model.max_positions": LONGEST},

@@ -16,17 +16,16 @@ and batch.shapes=8: see docs/results.md.
     transformer train --config=experiments/multi30k.py:tiny \\
         --config.data.dir=multi30k/bpe --workdir=runs/tiny
 
-``:transformer`` is the default's model and recipe on that segmented text, with a
-vocabulary of each language as the systems below have them, so that one table compares
-all of them.
+``:transformer`` is the default's model and recipe on that segmented text, with one
+vocabulary per language as in the systems below, so that one table compares all of them.
 
     transformer train --config=experiments/multi30k.py:transformer \\
         --config.data.dir=multi30k/bpe --workdir=runs/transformer
 
-``:cgru`` is the conditional GRU by the recipe of nmtpy's monomodal baseline for WMT17
+``:cgru`` is the conditional GRU with the recipe of nmtpy's monomodal baseline for WMT17
 (lium-lst/wmt17-mmt, config/monomodal-en-de.conf): 39.00 BLEU on the same tokens, one
 run. ``:rnnsearch``, ``:luong`` (general, input feeding) and ``:encdec``, without
-attention, have its sizes and its recipe; docs/results.md says what they reach.
+attention, have the same sizes and recipe; docs/results.md has their results.
 
     transformer train --config=experiments/multi30k.py:cgru \\
         --config.data.dir=multi30k/bpe --workdir=runs/cgru
@@ -43,10 +42,10 @@ attention, have its sizes and its recipe; docs/results.md says what they reach.
         --config.data.dir=multi30k/bpe --workdir=runs/convs2s
 
 ``:bytenet`` reads and writes the bytes of the raw text with 10 + 10 blocks of dilated
-convolutions. No BLEU is to be expected of it: small reproductions of ByteNet are poor.
-What counts are its bits per byte, which ``transformer evaluate`` tells beside the
-perplexity, against those of ``experiments/bench/byte_ngram.py``. A step takes about
-1.0 s on one core with AMX.
+convolutions. It has no expected BLEU: small reproductions of ByteNet are poor. What
+counts is its bits per byte, which ``transformer evaluate`` prints beside the
+perplexity, compared with ``experiments/bench/byte_ngram.py``. A step takes about 1.0 s
+on one core with AMX.
 
     transformer train --config=experiments/multi30k.py:bytenet \\
         --config.data.dir=multi30k/raw --workdir=runs/bytenet
@@ -61,8 +60,8 @@ import convs2s
 import rnnsearch
 from ml_collections import ConfigDict
 
-# Per sentence, EOS included: the published recipe adds the losses of a sentence up,
-# here they are averaged over tokens.
+# Per sentence, EOS included: the published recipe sums the losses of a sentence; here
+# they are averaged over tokens.
 TARGET_TOKENS = 15.0
 
 
@@ -78,7 +77,7 @@ def get_config(variant: str = "raw") -> ConfigDict:
     config.data.max_length = 100
     config.batch.tokens = 8192
     config.batch.shapes = 16
-    config.batch.length_multiple = 2  # of 8 would make a fifth of the tokens PAD
+    config.batch.length_multiple = 2  # 8 would make a fifth of the tokens PAD
     config.model.layers = 4
     config.model.d_model = 128
     config.model.d_ff = 256

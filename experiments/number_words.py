@@ -5,7 +5,7 @@ test numbers (up to 999,999,999) are disjoint. Expected: at least 99 % of the 1,
 numbers translated exactly, after at most 3 minutes on 2 CPU cores.
 
 ``:cgru``, ``:rnnsearch`` and ``:luong`` are recurrent models on the same numbers, as is
-``:encdec``, which has no attention; docs/results.md says what they reach.
+``:encdec``, which has no attention; docs/results.md has their results.
 
     transformer train --config=experiments/number_words.py --workdir=runs/numbers
     transformer train --config=experiments/number_words.py:cgru --workdir=runs/cgru
@@ -75,7 +75,7 @@ def _recurrent(config: ConfigDict, member: str) -> None:
     config.model.readout_dropout = 0.1
     config.optimizer.warmup = 50
     config.train.steps = 400
-    if member == "luong":  # with the others' it had learnt nothing after 400 steps
+    if member == "luong":  # with the others' rate it learnt nothing in 400 steps
         config.optimizer.scale = 1.0
         config.train.steps = 800
 

@@ -2,11 +2,11 @@
 
 ``:wsj`` is the paper's model with 4 layers and d_model 1024, trained on the Wall Street
 Journal alone, ``:wsj_semi`` with the larger, automatically parsed corpora too. Both
-need treebanks of your own licence: put the trees of sections 2 to 21, 22 and 23, plain
-or .gz, into ``02-21.trees``, ``22.trees`` and ``23.trees`` of a folder, the larger
-corpora into ``high-confidence.trees`` and ``berkeley-parser.trees``. ``:as_run`` is the
-setting of the authors' first public code (tensor2tensor, commit 3d9c62f2). What the
-paper does not say is chosen here: dropout .2, the authors' in that code.
+need treebanks that you have a licence for: put the trees of sections 2 to 21, 22 and
+23, plain or .gz, into ``02-21.trees``, ``22.trees`` and ``23.trees`` of a folder, the
+larger corpora into ``high-confidence.trees`` and ``berkeley-parser.trees``.
+``:as_run`` is the setting of the authors' first public code (tensor2tensor, commit
+3d9c62f2). What the paper does not say is chosen here: dropout .2, as in that code.
 
     transformer train --config=experiments/parsing.py:wsj --config.data.dir=wsj \\
         --workdir=runs/wsj
@@ -19,11 +19,11 @@ paper does not say is chosen here: dropout .2, the authors' in that code.
 articles: the repository UCDenver-ccp/CRAFT (CC BY 3.0). It has a file per article,
 ``structural-annotation/treebank/penn/ARTICLE.tree``, and lists of articles,
 ``articles/ids/craft-ids-train.txt`` and ``craft-ids-dev.txt``: put the trees of each
-list into one file, ``train.clean.trees`` and ``dev.clean.trees``. Development trees are
-validated and tested on. ``:craft_tagged``, ``:craft_in_order``, ``:craft_indexed`` and
-``:craft_indexed_in_order`` write trees otherwise, see ``transformer/trees/forms.py``;
-the last two, which are no forms of the paper's, give each word of the sentence its
-index, and name words by it.
+list into one file, ``train.clean.trees`` and ``dev.clean.trees``. The development trees
+serve for validation and test. ``:craft_tagged``, ``:craft_in_order``,
+``:craft_indexed`` and ``:craft_indexed_in_order`` write trees in other forms, see
+``transformer/trees/forms.py``; the last two, which are not in the paper, give each word
+of the sentence an index and refer to words by it.
 
     transformer train --config=experiments/parsing.py:craft \\
         --config.data.dir=craft-treebank --workdir=runs/craft

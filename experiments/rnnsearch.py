@@ -12,7 +12,7 @@ attention, RNNencdec-50: 17.82 BLEU. Neither was trained here.
     transformer train --config=experiments/rnnsearch.py --workdir=runs/rnnsearch
     transformer train --config=experiments/rnnsearch.py:encdec --workdir=runs/encdec
 
-``keys`` is what every recurrent model of the other experiments begins with.
+``keys`` is the starting point of every recurrent model in the other experiments.
 """
 
 import en_fr

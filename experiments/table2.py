@@ -2,7 +2,7 @@
 
 Paper: 27.3 (base) and 28.4 (big) BLEU English-German, 38.1 and 41.8 English-French, at
 3.3e18 and 2.3e19 training FLOPs. The same configurations as base.py, big.py and
-en_fr.py, by the names of the table's rows.
+en_fr.py, under the names of the table's rows.
 
     transformer train --config=experiments/table2.py:base_en_de --workdir=runs/base
     transformer train --config=experiments/table2.py:big_en_de --workdir=runs/big

@@ -1,30 +1,31 @@
 """Table 3 of "Attention Is All You Need": variations of the base model, row by row.
 
-Paper: perplexity per piece and BLEU on newstest2013, which the final evaluation reads
-here too; all tables have the 40,960 rows with which the paper's parameter counts agree.
+Paper: perplexity per piece and BLEU on newstest2013, which the final evaluation uses
+here too; all embedding tables have 40,960 rows, in agreement with the paper's parameter
+counts.
 
     transformer train --config=experiments/table3.py:A_h1 --workdir=runs/A_h1
 
-Nineteen rows are not in the table: ``no_positions`` and ``unscaled``, against which
-the paper argues, ``additive_score`` and ``general_score``, of the kind that its comment
-on rows (B) hopes more of, and ten of which it says nothing: ``window``, the
-restricted self-attention of section 4, ``no_attention_bias``, what the authors' later
-code has (tensor2tensor, ``transformer_base_v2``), each alone: ``pre_norm``,
-``attention_dropout`` and ``relu_dropout``, and positions by distance: ``relative``
-(Shaw et al., who measured 25.8 BLEU here as with sinusoids), ``disentangled`` (He et
-al., DeBERTa, in the encoder), ``rotary`` and ``alibi``; and ``r_drop`` (Liang et al.).
-The other five are what the authors' first public code did and the paper does not say,
-as in base.py:as_run, each alone: ``as_run_positions``, the form of the sinusoids;
+Nineteen rows are not in the table. The paper argues against ``no_positions`` and
+``unscaled``. ``additive_score`` and ``general_score`` are of the kind that its comment
+on rows (B) has hopes for. The paper says nothing of ten: ``window``, the restricted
+self-attention of section 4; ``no_attention_bias``; ``pre_norm``, ``attention_dropout``
+and ``relu_dropout``, each alone, from the authors' later code (tensor2tensor,
+``transformer_base_v2``); positions by distance, ``relative`` (Shaw et al., who measured
+25.8 BLEU here, as with sinusoids), ``disentangled`` (He et al., DeBERTa, in the
+encoder), ``rotary`` and ``alibi``; and ``r_drop`` (Liang et al.). The other five are
+what the authors' first public code did and the paper does not say, as in
+base.py:as_run, each alone: ``as_run_positions``, the form of the sinusoids;
 ``as_run_smoothing``, over the other pieces; ``as_run_step``, one more in equation 3;
 ``as_run_target_space``, a vector added to the source; and ``as_run``, all four.
 
 On other data: ``ROW,data=numbers``, ``ROW,data=eng_us`` and ``ROW,data=dut`` (words to
-phonemes, see g2p.py), ``ROW,data=multi30k``, or ``ROW,data=FOLDER`` with a text of
-one's own (see text.py), as a smaller replica: ``scale`` multiplies d_model, d_ff, d_k,
-d_v and, in proportion to the scale that the recipe is for, the steps. All else that a
-row has stays: heads, layers, dropout, smoothing, positions. The name of the
-configuration, which all results carry, holds row, data and scale. ``data=numbers`` has
-numbers of at most four digits here, so that few steps of six narrow layers learn them.
+phonemes, see g2p.py), ``ROW,data=multi30k``, or ``ROW,data=FOLDER`` with your own text
+(see text.py), as a smaller replica: ``scale`` multiplies d_model, d_ff, d_k, d_v and,
+in proportion to the scale that the recipe is for, the steps. Everything else in a row
+stays: heads, layers, dropout, smoothing, positions. The name of the configuration,
+which all results carry, holds row, data and scale. ``data=numbers`` has numbers of at
+most four digits here, so that six narrow layers learn them in few steps.
 
     transformer train --config=experiments/table3.py:A_h1,data=numbers --workdir=runs/A
     transformer train --config=experiments/table3.py:A_h1,data=eng_us \\
@@ -82,7 +83,7 @@ ROWS: dict[str, dict[str, Any]] = {
     # product may be beneficial": a layer of tanh, and a matrix between query and key.
     "additive_score": {"model.score": "additive"},
     "general_score": {"model.score": "general"},
-    # Nor are these, and the paper says nothing of what they do: section 4 leaves
+    # Nor are these, and the paper says nothing about their effect: section 4 leaves
     # attention to a neighbourhood for later, and section 3.2.2 writes no biases.
     "window": {"model.window": 4},  # r = 9; six layers reach 24 positions each way
     "no_attention_bias": {"model.attention_bias": False},
@@ -92,12 +93,12 @@ ROWS: dict[str, dict[str, Any]] = {
     "pre_norm": {"model.norm": "pre"},
     "attention_dropout": {"model.attention_dropout": 0.1},
     "relu_dropout": {"model.relu_dropout": 0.1},
-    # Nor these: positions that attention alone knows, by distance.
+    # Nor these: positions by distance, which only attention knows.
     "relative": {"model.positions": "relative", "model.clip": 16},
     "disentangled": {"model.positions": "disentangled", "model.clip": 16},
     "rotary": {"model.positions": "rotary"},
     "alibi": {"model.positions": "alibi"},
-    # Nor this: two passes with other dropout, held to each other.
+    # Nor this: two passes with different dropout, kept close to each other.
     "r_drop": {"loss.r_drop": 5.0},
     # Nor these, of the authors' first public code.
     "as_run_positions": {"model.positions": "sinusoidal_concat"},
@@ -120,9 +121,9 @@ _EXPERIMENTS: dict[str, Callable[[], ConfigDict]] = {
     "dut": functools.partial(g2p.get_config, "dut"),
     "multi30k": multi30k.get_config,
 }
-# A peak of .001, by which the rows that open docs/results.md were trained. By the
-# greater ones of g2p.py and in its 12,000 steps base learns more, and which rows are
-# ahead of it changes.
+# A peak of .001, with which the rows that open docs/results.md were trained. With the
+# larger peaks of g2p.py and its 12,000 steps base learns more, and which rows are ahead
+# of it changes.
 _KEPT_RATE = {"optimizer.scale": 0.226, "optimizer.warmup": 400}
 _REPLICAS: dict[str, tuple[float, dict[str, Any]]] = {
     "numbers": (

@@ -1,8 +1,8 @@
-"""Your own text: a folder with train, validation and test files, one line a sentence.
+"""Your own text: a folder of train, validation and test files, a sentence per line.
 
 With ``--config.data.source_language=en --config.data.target_language=de`` the folder
 holds train.en, train.de, validation.en, validation.de, test.en and test.de (plain or
-.gz); line n of two files is a pair. Sized for some ten thousand to a million pairs and
+.gz); line n of two files is a pair. Sized for about ten thousand to a million pairs and
 an accelerator.
 
     transformer train --config=experiments/text.py --config.data.dir=my_text \\
@@ -11,7 +11,7 @@ an accelerator.
 ``:quick`` is sized for a laptop: a small model and few steps, with three validation
 sentences shown as they are translated at each validation. With the 29,000 captions of
 Multi30k it took 12 minutes on two cores and reached 34 BLEU (docs/own_text.md).
-``:quick,pairs=5000`` is for another number of pairs than some 30,000: fewer pieces, and
+``:quick,pairs=5000`` is for a number of pairs other than about 30,000: fewer pieces and
 fewer steps.
 
     transformer train --config=experiments/text.py:quick --config.data.dir=my_text \\
@@ -22,7 +22,7 @@ import base
 from ml_collections import ConfigDict
 
 _PAIRS = 30_000
-_TOKENS = 2048  # padded, a step of :quick
+_TOKENS = 2048  # padded, per step of :quick
 
 
 def get_config(variant: str = "full") -> ConfigDict:
@@ -66,7 +66,7 @@ def _pairs(options: str) -> int:
 
 
 def _quick(config: ConfigDict, pairs: int) -> None:
-    """Choose sizes for so many pairs: at most 30 epochs of 15 tokens a sentence."""
+    """Choose sizes for a number of pairs: at most 30 epochs of 15 tokens a sentence."""
     config.name = "text_quick"
     few = pairs < 10_000
     config.tokenizer.vocab_size = 1000 if few else 4000
@@ -84,7 +84,7 @@ def _quick(config: ConfigDict, pairs: int) -> None:
     config.train.evaluate_every = config.train.steps // 8
     config.train.checkpoint_every = config.train.steps // 16
     config.train.show = 3
-    # A model that has seen little finds no sentence likely: by the paper's penalty it
+    # A model that has seen little finds no sentence likely; with the paper's penalty it
     # would rather write nothing.
     config.decode.length_penalty = "power"
     config.decode.alpha = 1.0

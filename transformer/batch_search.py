@@ -1,4 +1,4 @@
-"""A search for the translations of a batch, on all devices: a program per shape."""
+"""Search for the translations of a batch on all devices, with one program per shape."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from transformer.search import Search
 
 
 class BatchSearch:
-    """Searches batches; each program is checked once, before it is first run.
+    """Searches batches; each program is checked once, before its first run.
 
     Args:
       settings: the configuration of the run.
@@ -46,13 +46,13 @@ class BatchSearch:
         """Search for translations.
 
         Args:
-          variables: as ``search_variables`` has them.
+          variables: as returned by ``search_variables``.
           source: padded ids (B, S), or vectors, B a multiple of the devices.
           numbers: of the sentences, for random draws; rows beyond them are empty.
           how: what to search for.
-          constraint: of the outputs, None = any are allowed.
-          counts: of the constraint, of the sentences.
-          prefix: padded ids (B, P) that outputs begin with, None = with any.
+          constraint: on the outputs, None = any are allowed.
+          counts: for the constraint, of the sentences.
+          prefix: padded ids (B, P) that outputs begin with, None = any.
 
         Returns:
           Hypotheses of all rows, on the host.
@@ -61,8 +61,8 @@ class BatchSearch:
           UserError: if the search does not fit into memory.
         """
         extra = self._settings.decode.extra_tokens
-        # EOS, which vectors have not, is no part of the input's length. Empty rows may
-        # stop at once.
+        # EOS, which vectors lack, does not count towards the input's length. Empty rows
+        # may stop at once.
         longest, given = source.shape[1], np.zeros(len(source), int)
         if prefix is not None:
             longest, given = (
@@ -139,18 +139,18 @@ def search(
     """Search for translations, on each device for its own sentences.
 
     Args:
-      how: what to search for, and how; of its seed nothing is read.
+      how: what to search for, and how; its seed is not read.
       model: the model, or several as one.
       mesh: of the devices.
-      length: most tokens of an output.
-      variables: as ``search_variables`` has them.
+      length: maximum tokens of an output.
+      variables: as returned by ``search_variables``.
       source: ids (B, S).
-      limits: most tokens of each output (B,).
-      numbers: of the sentences (B,), which samples are drawn by.
+      limits: maximum tokens of each output (B,).
+      numbers: of the sentences (B,), from which samples are drawn.
       seed: of the samples.
-      constraint: of the outputs, None = any are allowed.
-      counts: of the constraint (B,).
-      prefix: ids that outputs begin with (B, P), None = with any.
+      constraint: on the outputs, None = any are allowed.
+      counts: for the constraint (B,).
+      prefix: ids that outputs begin with (B, P), None = any.
     """
 
     def each_device(variables, source, limits, numbers, counts, prefix, seed):

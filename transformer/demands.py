@@ -1,4 +1,4 @@
-"""What a user demands of outputs: how they begin, and which words they have not."""
+"""User demands on outputs: how they begin, and which words they must not contain."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from transformer.data.tokenizers import Tokenizer
 from transformer.decode import Constraint, Forbidden
 from transformer.ids import PAD, UNK
 
-_LEAST = 8  # tokens of the shortest padded beginnings
+_LEAST = 8  # tokens of the shortest padded prefixes
 
 
 @functools.lru_cache(maxsize=8)
 def forbidding(target: Tokenizer, words: tuple[str, ...]) -> Constraint | None:
-    """Return the constraint of outputs without some words, None for any output.
+    """Return the constraint that excludes some words, None if any output is allowed.
 
     Args:
-      target: whose pieces outputs are made of.
-      words: each of letters and digits; case counts.
+      target: tokenizer whose pieces outputs are made of.
+      words: each of letters and digits; case matters.
 
     Raises:
-      UserError: for what is no word, and where pieces are no text.
+      UserError: for what is not a word, and if pieces are not text.
     """
     for word in words:
         if not decode.is_word(word):
@@ -34,7 +34,7 @@ def forbidding(target: Tokenizer, words: tuple[str, ...]) -> Constraint | None:
                 "word a line"
             )
     spellings, spelled = target.spellings(), map(target.spelled, words)
-    # What the vocabulary cannot spell is in no output.
+    # No output contains what the vocabulary cannot spell.
     found = [word for word in spelled if decode.is_word(word)]
     return decode.forbidden(spellings, found) if found else None
 
@@ -50,15 +50,15 @@ def beginnings(
     """Return the ids that each output begins with.
 
     Args:
-      target: whose pieces outputs are made of.
+      target: tokenizer whose pieces outputs are made of.
       lines: how many there are.
-      prefixes: how the output of each line begins, "" = anyhow; None = all anyhow.
+      prefixes: beginning of each line's output, "" = any; None = any for all.
       first: number of the first line, in messages.
-      constraint: of the outputs.
-      warn: is told of text that the vocabulary lacks.
+      constraint: on the outputs.
+      warn: called for text that the vocabulary lacks.
 
     Raises:
-      UserError: for another number of prefixes, a run that writes trees, and a
+      UserError: for a wrong number of prefixes, a run that writes trees, and a
         forbidden word in a prefix.
     """
     if prefixes is None:
@@ -85,7 +85,7 @@ def beginnings(
 
 
 def padded(prefixes: Sequence[list[int]], height: int) -> np.ndarray | None:
-    """Return ids (height, P), None where none is given.
+    """Return ids (height, P), None if none is given.
 
     P is a power of two, so that few programs are compiled.
     """

@@ -1,4 +1,4 @@
-"""Several trained models as one, and the door by which one or several are loaded."""
+"""Several trained models as one, and the function that loads one or several."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from transformer.translate import Translator, complain, open_run
 class Ensemble(Translator):
     """Trained models that translate together: ``P = mean_i P_i`` of each token.
 
-    Settings of the search are the first one's.
+    The search settings are those of the first.
 
     Attributes:
       members: the models, each as an object of its own.
@@ -33,7 +33,7 @@ class Ensemble(Translator):
         """Join models.
 
         Args:
-          members: of one source and one target vocabulary, with as many rows of logits.
+          members: models with the same vocabularies and as many rows of logits.
         """
         first = members[0]
         self.members = tuple(members)
@@ -49,7 +49,7 @@ class Ensemble(Translator):
 
     @property
     def _limits(self) -> tuple[int, int]:
-        """Those of the member that has the least of each."""
+        """The least of each among the members."""
         longest, rows = zip(*(member._limits for member in self.members), strict=True)
         return min(longest), min(filter(None, rows), default=0)
 
@@ -98,7 +98,7 @@ def load(
 
     Returns:
       An object with ``translate``, ``score``, ``encode`` and ``attention``; an ensemble
-      has the first two.
+      has only the first two.
 
     Raises:
       UserError: if there is no run in a folder, or the vocabularies of two runs differ.
@@ -109,17 +109,17 @@ def load(
     if not workdirs:
         raise UserError("expected the folder of a run, got none; name one or several")
     check_vocabularies(workdirs)
-    if len(workdirs) > 1:  # all of them keep what a search keeps of one
+    if len(workdirs) > 1:  # each of them keeps what a search keeps for one
         beam = (beam or folder.read_settings(workdirs[0]).decode.beam) * len(workdirs)
     members = [translate.load(one, step=step, warn=warn, beam=beam) for one in workdirs]
     return members[0] if len(members) == 1 else Ensemble(members)
 
 
 def check_vocabularies(workdirs: Sequence[Path]) -> None:
-    """See that runs have the same vocabularies, before any model is loaded.
+    """Check that runs have the same vocabularies, before any model is loaded.
 
     Raises:
-      UserError: for two that have not, by their names.
+      UserError: for two that do not, by their names.
     """
     first, *others = workdirs
     settings, wanted = open_run(first)

@@ -45,18 +45,18 @@ def evaluate(
 ) -> Path:
     """Measure a trained model and write the results.
 
-    Perplexity is per token (piece), without smoothing; where tokens are bytes, it is
-    logged as bits per byte too, EOS included. Translations are found by the configured
+    Perplexity is per token (piece), without smoothing; if tokens are bytes, it is also
+    logged as bits per byte, EOS included. Translations are found by the configured
     search. Both are measured for one checkpoint and for the average of the last K.
 
-    Each evaluation has a file of its own in ``results``. The usual one, of the test
-    pairs, the last checkpoint and the configured K, also writes results.json, and saves
-    the average for ``translate``.
+    Each evaluation has its own file in ``results``. The usual one, of the test pairs,
+    the last checkpoint and the configured K, also writes results.json and saves the
+    average for ``translate``.
 
     Args:
       workdir: folder of the run.
       split: "test" or "validation".
-      step: of the checkpoint, None = the last, or the best where ``decode.checkpoint``
+      step: of the checkpoint, None = the last, or the best if ``decode.checkpoint``
         says so.
       average: K, None = ``decode.average`` of the configuration.
       log: takes the results, one line at a time.
@@ -87,7 +87,7 @@ def evaluate_held(
     """Evaluate in a workdir that this process holds; see ``evaluate``.
 
     Args:
-      workdir: and what follows see there.
+      workdir: see there, like those that follow.
       prepared: its data, None = open them, and compare what they were made from.
     """
     closed: list[BrokenPipeError] = []
@@ -124,22 +124,22 @@ def evaluate_held(
         if output is not None:
             texts.write(output, settings.data, sources, references, translations)
     hosts.barrier("results")
-    # After the files, as what takes the log may refuse words.
+    # After the files, because what takes the log may refuse words.
     _show_samples(results["sentences"], list(translations)[-1], log)
     log(f"results: {path}")
-    if closed:  # evaluate | head -1: the results are written all the same
+    if closed:  # evaluate | head -1: the results are written anyway
         raise closed[0]
     return path
 
 
 class _Evaluated(NamedTuple):
-    """What of a run is evaluated."""
+    """The parts of a run that are evaluated."""
 
     models: dict[str, Any]  # parameters of "last" or "best", and perhaps of "average"
     last: int  # step of the checkpoint
     newest: int  # step that the run has reached
     averaged: list[int]  # steps
-    usual: bool  # the checkpoint and the average that nothing but the run decides
+    usual: bool  # whether checkpoint and average are those that the run itself decides
 
 
 def _evaluated(
@@ -237,7 +237,7 @@ def _measure(
 def _repaired(
     translator: Translator, sources: Sequence[Any], ids: Sequence[list[int]]
 ) -> dict[str, Any]:
-    """Return how many outputs had to be mended, and how often each way, if any."""
+    """Return how many outputs had to be repaired, and how often in each way, if any."""
     target = translator.vocabulary.target
     each = [target.repairs(x, line) for x, line in zip(ids, sources, strict=True)]
     if not any(each):
@@ -313,10 +313,9 @@ def average(
 def steps_to_average(
     workdir: Path, settings: Config, count: int | None, last: int | None
 ) -> list[int]:
-    """Return the last ``count`` steps at most ``last`` that have a checkpoint.
+    """Return the last ``count`` steps up to ``last`` that have a checkpoint.
 
-    Where a run keeps an older best checkpoint, that one is not among them, unless it is
-    ``last``.
+    An older best checkpoint that a run keeps is not among them, unless it is ``last``.
 
     Raises:
       UserError: if there are fewer, and ``count`` was asked for.
@@ -325,7 +324,7 @@ def steps_to_average(
         regular = saved.steps()[-settings.train.keep :]
     steps = [s for s in regular if last is None or s <= last]
     if last is not None and last not in regular:
-        steps = [last]  # that one: none is beside it
+        steps = [last]  # that one alone
     if count is not None and len(steps) < count:
         raise UserError(
             f"expected {count} checkpoints to average in {workdir / 'checkpoints'}, "
@@ -367,7 +366,7 @@ def save_average(
 ) -> None:
     """Save the mean of the parameters of some steps in ``averaged``.
 
-    ``asked``: by the command ``average``; what an evaluation saves goes with it.
+    ``asked``: by the command ``average``; evaluations may remove what they saved.
     """
     checkpoints.save_inference(
         workdir / "averaged",
@@ -389,10 +388,10 @@ def _keep_average(
     steps: Sequence[int],
     params: Any,
 ) -> None:
-    """Save the average of a run's end; where there is none, remove that of before.
+    """Save the average of a run's end; if there is none, remove the earlier one.
 
-    ``translate`` would take it for the run's end after the run was extended, or after
-    ``decode.average`` or ``decode.checkpoint`` was changed.
+    Otherwise ``translate`` would take the earlier one for the run's end after the run
+    was extended, or after ``decode.average`` or ``decode.checkpoint`` was changed.
     """
     if params is not None:
         digest = prepared.vocabulary.digest

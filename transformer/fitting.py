@@ -1,8 +1,8 @@
-"""What cannot fit into memory, refused before it is tried.
+"""Checks that refuse what cannot fit into memory, before it is tried.
 
-What is refused is impossible: before a program is compiled only what it surely holds
-is counted, and of a compiled one what the compiler says. What is no more than near
-the limit is tried, and if the device has not enough one line says what to do.
+Only the impossible is refused: before a program is compiled, only what it certainly
+holds is counted, and for a compiled one what the compiler reports. What is merely near
+the limit is tried, and if the device does not have enough, one line says what to do.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _SMALLER = (
 def check_sizes(settings: Config) -> None:
     """Refuse a Transformer that is too large, by formula, before anything is prepared.
 
-    To trace a model of any width takes as long as it is wide.
+    Tracing a model takes time in proportion to its width.
 
     Args:
       settings: of the run; a vocabulary that is not known yet counts as one id.
@@ -95,8 +95,8 @@ def check_batches(
       shards: that the rows of a batch have.
 
     Raises:
-      UserError: if their ids and the decoder's states, of which no step makes fewer
-        than those of a microbatch, cannot fit into memory.
+      UserError: if their ids and the decoder's states, of which a step makes at least
+        those of a microbatch, cannot fit into memory.
     """
     states = 2 * settings.model.d_model / settings.optimizer.accumulation
     most = max(r * (4 * (s + t) + states * t) for r, s, t in shapes)
@@ -106,7 +106,7 @@ def check_batches(
 def check_step(
     settings: Config, state: State
 ) -> Callable[[jax.stages.Compiled], jax.stages.Compiled]:
-    """Return what refuses a compiled train step that cannot fit into memory.
+    """Return a function that refuses a compiled train step that cannot fit into memory.
 
     Args:
       settings: of the run.
@@ -131,7 +131,7 @@ def _check_step(settings: Config, state: State, need: int) -> None:
 
 
 def _fewer_tokens(settings: Config, there: int, need: int, fixed: int) -> str:
-    """Say how many tokens fit, of which a step takes what is not ``fixed``."""
+    """Say how many tokens fit, if they take the memory that is not ``fixed``."""
     batch = settings.batch
     share = max(there - fixed, 0) / max(need - fixed, 1)
     fitting = _rounded(int(batch.tokens * share))
@@ -142,7 +142,7 @@ def _fewer_tokens(settings: Config, there: int, need: int, fixed: int) -> str:
 
 
 def _rounded(number: int) -> int:
-    """Return a number of two digits and zeros that is no larger.
+    """Round a number down to two significant digits.
 
     >>> [_rounded(x) for x in (0, 7, 99, 12_345)]
     [0, 7, 99, 12000]
@@ -158,9 +158,9 @@ STEP = (
 
 
 def measuring(split: Split) -> tuple[str, str]:
-    """Return what ``memory.enough`` says of the loss of held-out pairs.
+    """Return what ``memory.enough`` says about the loss of held-out pairs.
 
-    None of them is too long for ``data.max_length``, and decode.tokens has no fewer
+    ``data.max_length`` does not leave out any of them, and decode.tokens takes no fewer
     than one of them at a time.
     """
     return f"data.{split}: expected a longest line", "split that line, or leave it out"
@@ -191,7 +191,7 @@ class SearchCheck:
 
     @property
     def in_question(self) -> bool:
-        """Whether it may not fit, by a formula: to trace it takes longer."""
+        """Whether it may not fit, by a formula: tracing it takes longer."""
         there = memory.here()
         return bool(there) and self._estimate(decode.side_by_side(self.how)) > there
 
@@ -217,7 +217,7 @@ class SearchCheck:
         return jax.eval_shape(start, variables, ids)
 
     def compiled(self, program: jax.stages.Compiled) -> None:
-        """Refuse it once it is compiled, by what the compiler says.
+        """Refuse it once it is compiled, by what the compiler reports.
 
         Raises:
           UserError: if it cannot fit.
@@ -265,7 +265,7 @@ def check_decoding(settings: Config, model: Model) -> None:
 
 
 def largest(fits: Callable[[int], bool]) -> int:
-    """Return the largest number that fits, where all that are smaller fit too.
+    """Return the largest number that fits, if all smaller ones fit too.
 
     >>> largest(lambda x: x * x <= 50), largest(lambda x: x < 1)
     (7, 0)
@@ -284,5 +284,5 @@ def _wide(how: Search) -> str:
 
 
 def search_memory(how: Search) -> tuple[str, str]:
-    """Return what ``memory.enough`` says of a search."""
+    """Return what ``memory.enough`` says about a search."""
     return f"{_wide(how)} of a search", "lower it, or decode.tokens"

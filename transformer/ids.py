@@ -1,4 +1,4 @@
-"""The ids that mean the same in every vocabulary, and where a source has any."""
+"""The ids that mean the same in every vocabulary, and where a source has padding."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ SPECIAL = ("<pad>", "<unk>", "<s>", "</s>")  # their pieces
 
 
 def marks(source: Any) -> Any:
-    """Return what is PAD exactly where a source is padding.
+    """Return integers that are PAD exactly where a source is padding.
 
     Args:
       source: ids (B, S); or vectors (B, S, 1 + F), a 1 before the F features of each
-        frame, and at padding zeros.
+        frame, and zeros at padding.
 
     Returns:
       (B, S) integers.

@@ -1,4 +1,4 @@
-"""The loss of a batch: here alone model, batch and loss meet."""
+"""The loss of a batch: the only place where model, batch and loss meet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from transformer.ids import BOS, PAD
 from transformer.models import Model
 from transformer.nn import dropout, losses, matmul, r_drop
 
-# Names the second pass of R-Drop; no layer or place has so great a number.
+# Names the second pass of R-Drop; no layer or place has such a large number.
 _SECOND = 1 << 16
 
 
@@ -41,14 +41,13 @@ def batch_sums(
 ) -> losses.Sums:
     """Sum loss, log-likelihood and hits of a batch over its real target tokens.
 
-    With ``loss.r_drop`` and a key the batch is read twice, with other dropout.
+    With ``loss.r_drop`` and a key the batch is read twice, with different dropout.
 
     Args:
       settings: the configuration of the run.
       model: made from it.
       params: its parameters.
-      batch: ids, "source" (B, S), of which vectors have an axis more, and "target"
-        (B, T).
+      batch: ids, "source" (B, S), with one more axis for vectors, and "target" (B, T).
       key: dropout key, None for evaluation.
     """
     target, loss = batch["target"], settings.loss

@@ -1,6 +1,6 @@
-"""Sentence pairs to a prepared folder: tokenizers, encoded corpora, references.
+"""From sentence pairs to a prepared folder: tokenizers, encoded corpora, references.
 
-A folder is made beside its place and moved there when it is complete, so that a killed
+A folder is made next to its place and moved there when it is complete, so a killed
 preparation leaves nothing behind that looks finished.
 """
 
@@ -38,7 +38,7 @@ class Prepared:
     """An opened prepared folder.
 
     Attributes:
-      files: where it is, and what is written of it in manifest.json.
+      files: where it is, and what manifest.json says about it.
       vocabulary: tokenizers of both languages.
       corpora: split -> encoded pairs.
     """
@@ -49,18 +49,18 @@ class Prepared:
 
     @property
     def folder(self) -> pathlib.Path:
-        """Where it is."""
+        """The path of the folder."""
         return self.files.path
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """All that is written of it in manifest.json."""
+        """All that manifest.json says about it."""
         assert self.files.manifest is not None
         return self.files.manifest
 
     @property
     def checksums(self) -> Mapping[str, sources.Checksums]:
-        """Split -> {input: {"lines": n, "sha256": hex}}, of the given models too."""
+        """Split -> {input: {"lines": n, "sha256": hex}}, including given models."""
         return self.manifest["inputs"]
 
     def texts(self, split: sources.Split) -> tuple[list[str], list[str]]:
@@ -68,7 +68,7 @@ class Prepared:
         return self._lines(split, "source"), self._lines(split, "target")
 
     def inputs(self, split: sources.Split) -> Sequence[Any]:
-        """Return what is read: the source lines, or the arrays that those name."""
+        """Return what is read: the source lines, or the arrays that they name."""
         source = self.corpora[split].source
         if isinstance(source, Frames):  # the files may be gone, and need no reading
             return [*source]
@@ -82,12 +82,12 @@ class Prepared:
         return lines
 
     def references(self, split: sources.Split) -> list[str]:
-        """Return the target lines as ``decode`` would write them: joins undone."""
+        """Return the target lines as ``decode`` would write them, with joins undone."""
         return [self.vocabulary.target.plain(line) for line in self.texts(split)[1]]
 
 
 def is_prepared(config: Config) -> bool:
-    """Return whether the folder that ``data.prepared`` names is there."""
+    """Return whether the folder that ``data.prepared`` names exists."""
     named = config.data.prepared
     return bool(named) and _is_complete(pathlib.Path(named))
 
@@ -102,12 +102,12 @@ def prepare(
     log: Callable[[str], None] = lambda line: None,
     vocabulary: tokenizers.Vocabulary | None = None,
 ) -> Prepared:
-    """Make the prepared folder of a run, or open it if it is there.
+    """Make the prepared folder of a run, or open it if it exists.
 
     Args:
       config: data and tokenizer decide the folder's content.
       workdir: holds the folder, ``corpus``, unless ``data.prepared`` names another.
-      log: takes what happens, one line at a time.
+      log: takes messages, one line at a time.
       vocabulary: to encode with, None = the one that the configuration asks for.
 
     Returns:
@@ -120,7 +120,7 @@ def prepare(
     folder = pathlib.Path(config.data.prepared or pathlib.Path(workdir) / "corpus")
     if not _is_complete(folder):
         _check_place(folder)
-        # What another run made meanwhile is looked at like any other folder.
+        # What another run made in the meantime is checked like any other folder.
         if not hosts.primary() or _make(config, folder, log, vocabulary):
             while not _is_complete(folder):
                 time.sleep(1)  # the primary process makes it, which may take hours
@@ -138,7 +138,7 @@ def prepare(
 
 
 def _check_place(folder: pathlib.Path) -> None:
-    """Refuse to prepare where something else lies."""
+    """Refuse to prepare where something else already is."""
     try:
         found = "a folder without manifest.json" if os.listdir(folder) else ""
     except FileNotFoundError:
@@ -186,7 +186,7 @@ def _make(
 ) -> bool:
     """Make a folder; return False where another run finished it first."""
     folder = pathlib.Path(os.path.realpath(folder))  # no folder replaces a link
-    # Another container may have the same host name and number of process.
+    # Another container may have the same host name and process id.
     whose = f"{os.getpid()}.{secrets.token_hex(4)}"
     partial = folder.with_name(_partial(folder) + whose)
     with contextlib.ExitStack() as stack:
@@ -207,7 +207,7 @@ def _make(
 
 
 def _partial(folder: pathlib.Path) -> str:
-    """Return how the names of this host's preparations of a folder begin."""
+    """Return the beginning of the names of this host's preparations of a folder."""
     return f"{folder.name}.partial-{socket.gethostname()}-"
 
 
@@ -216,7 +216,7 @@ def _mark_of(partial: pathlib.Path) -> pathlib.Path:
 
 
 def _remove_abandoned(folder: pathlib.Path) -> None:
-    """Delete what preparations of this folder left that were killed on this host."""
+    """Delete what killed preparations of this folder left, if they ran on this host."""
     for partial in folder.parent.glob(f"{glob.escape(_partial(folder))}*"):
         if partial.is_dir() and _is_abandoned(partial):
             shutil.rmtree(partial, ignore_errors=True)
@@ -224,10 +224,10 @@ def _remove_abandoned(folder: pathlib.Path) -> None:
 
 
 def _is_abandoned(partial: pathlib.Path) -> bool:
-    """Return whether the process of a preparation runs no more.
+    """Return whether the process of a preparation is no longer running.
 
-    Its number says so within its container alone: one that runs in another, of the same
-    host name, is known by the lock that it holds.
+    Its id says so only within its container: a process in another container with the
+    same host name is known by the lock that it holds.
     """
     pid = partial.name.rpartition("-")[2].partition(".")[0]
     if not pid.isdigit() or _runs(int(pid)):
@@ -331,7 +331,7 @@ def _sentence(split: str, counts: Counts) -> str:
 def _keeping_texts(
     pairs: Iterable[sources.Pair], folder: pathlib.Path, split: str
 ) -> Iterator[sources.Pair]:
-    """Pass pairs on and write their texts: evaluation needs them.
+    """Pass pairs on and write their texts, which evaluation needs.
 
     Raises:
       UserError: if there are pairs, but none with text on both sides.
@@ -383,7 +383,7 @@ def _check_config(config: Config, prepared: Prepared) -> None:
 def _check_inputs(
     config: Config, prepared: Prepared, log: Callable[[str], None]
 ) -> None:
-    """Refuse inputs that have changed, and tell those that are gone."""
+    """Refuse inputs that have changed, and report those that are gone."""
     opened = functools.cache(lambda: sources.open_source(config.data))
     for part in _PARTS:
         known = prepared.checksums[part]
@@ -399,7 +399,7 @@ def _check_inputs(
             log(f"data: {what}, of which {prepared.folder} was made")
         for name, record in now.items():
             before = known.get(name, {})
-            # Of a .gz an older folder has no text_sha256: what it has is compared.
+            # For a .gz an older folder has no text_sha256: what it has is compared.
             both = before.keys() & record.keys()
             if not both or any(before[key] != record[key] for key in both):
                 raise UserError(

@@ -1,4 +1,4 @@
-"""The train step as compiled programs, each made once per shape of batch."""
+"""The train step as compiled programs, each made once per batch shape."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ from transformer.step import (
 class CompiledStep:
     """A train step as compiled programs, each of which is made once, in a thread.
 
-    One batch is one program; of several the gradients, their sum and the update are
-    programs of their own, so that there are as many as shapes and not as pairs of
-    shapes.
+    A step with one batch is one program. With several batches, the gradients, their sum
+    and the update are separate programs, so there are as many as shapes, not as pairs
+    of shapes.
 
     Args:
-      compiler: makes them.
-      of_shape: of a batch of each shape (R, S, T) the step, or its gradient where a
-        step has several batches.
-      shared: of several batches the sum of two gradients, and the update.
+      compiler: compiles them.
+      of_shape: for each batch shape (R, S, T) the step, or the gradient if a step has
+        several batches.
+      shared: for several batches the sum of two gradients, and the update.
       laid: brings a batch into the form that ``of_shape`` takes.
     """
 
@@ -55,7 +55,7 @@ class CompiledStep:
         self.accelerator = compiler.accelerator
 
     def __call__(self, state: State, *given: Batch) -> tuple[State, Metrics]:
-        """Make a step; what is not compiled yet is waited for."""
+        """Make a step; wait for what is not compiled yet."""
         programs = [self._of_shape[_shape(batch)].result() for batch in given]
         each = zip(programs, map(self._laid, given), strict=True)
         if not self._shared:
@@ -66,20 +66,20 @@ class CompiledStep:
         return update(state, functools.reduce(add, parts))
 
     def begin(self, shapes: Iterable[batches.Shape]) -> list[ahead.Future]:
-        """Compile all that batches of such shapes need and nobody asked for yet."""
+        """Begin compiling what batches of such shapes need and nobody asked for yet."""
         shared = [(program, ()) for program in self._shared]
         needed = ([(self._of_shape, shape), *shared] for shape in shapes)
         return [program[key] for each in needed for program, key in each]
 
     def wait(self, given: Sequence[Batch], stopped: Callable[[], bool]) -> bool:
-        """Wait until the programs of a step are there.
+        """Wait until the programs of a step are ready.
 
         Args:
           given: its batches.
-          stopped: asked now and then whether to wait no longer.
+          stopped: asked now and then whether to stop waiting.
 
         Returns:
-          Whether they are there.
+          Whether they are ready.
         """
         begun = self.begin(map(_shape, given))
         while concurrent.futures.wait(begun, _GLANCE).not_done:
@@ -96,11 +96,11 @@ class CompiledStep:
         return self.trace(*arguments).lower()
 
     def close(self) -> None:
-        """Begin no other program, and do not wait for those under way."""
+        """Begin no more programs, and do not wait for those under way."""
         self._compiler.close()
 
 
-_GLANCE = 0.2  # seconds between two looks whether to stop
+_GLANCE = 0.2  # seconds between two checks whether to stop
 
 
 def _shape(batch: Batch) -> batches.Shape:
@@ -111,7 +111,7 @@ def _shape(batch: Batch) -> batches.Shape:
 def compile_step(
     settings: Config, model: Model, mesh: Mesh, abstract: State
 ) -> CompiledStep:
-    """Prepare the train step for the devices of a mesh, to be compiled once a shape.
+    """Prepare the train step for the devices of a mesh, to be compiled once per shape.
 
     Args:
       settings: the configuration of the run.
@@ -120,9 +120,9 @@ def compile_step(
       abstract: the shapes of the state.
 
     Returns:
-      The step of ``make_train_step`` for global arrays, which takes the state, that
-      lies on the mesh as ``parallel.shardings`` has it and is donated, and the
-      ``batch.lengths`` batches of the step.
+      The step of ``make_train_step`` for global arrays. It takes the state, which is
+      sharded by ``parallel.shardings`` and is donated, and the ``batch.lengths``
+      batches of the step.
     """
     abstract = parallel.placed(mesh, model.partition, abstract)
     checked = fitting.check_step(settings, abstract)
@@ -159,7 +159,7 @@ def _step_of_several(
     abstract: State,
     compiler: ahead.Compiler,
 ) -> CompiledStep:
-    """Return the step of ``compile_step`` where it has several batches."""
+    """Return the step of ``compile_step`` if it has several batches."""
     places, rows, whole = _places(mesh, model, abstract)
 
     def scalar(dtype: Any) -> Any:
@@ -189,7 +189,7 @@ def _step_of_several(
 def _places(
     mesh: Mesh, model: Model, abstract: State
 ) -> tuple[State, NamedSharding, NamedSharding]:
-    """Return where a state, what is cut by rows, and what is whole lie on a mesh."""
+    """Return the shardings on a mesh of a state, of rows, and of what is replicated."""
     rows, whole = (
         NamedSharding(mesh, x) for x in (parallel.BY_ROWS, parallel.REPLICATED)
     )

@@ -1,4 +1,4 @@
-"""How to look for a translation: settings that are no part of a run."""
+"""How to search for a translation: settings that are not part of a run."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ Share = Annotated[float, Check(lambda x: 0 < x <= 1, "above 0 and at most 1")]
 
 @dataclasses.dataclass(frozen=True)
 class Search:
-    """How to look for a translation; see ``transformer.decode``.
+    """How to search for a translation; see ``transformer.decode``.
 
-    What is written beside a field is the help of its flag. Fields without a value here
-    are configured, as ``config.Decode``.
+    The text beside a field is the help of its flag. Fields without a default here are
+    configured, as ``config.Decode``.
     """
 
     beam: Annotated[

@@ -24,25 +24,25 @@ Metrics = dict[str, jax.Array]
 class State(NamedTuple):
     """All that training carries from one step to the next.
 
-    Where the layers are scanned it is as ``stacks.stack`` has it; checkpoints are the
-    same with and without.
+    If the layers are scanned, it is as ``stacks.stack`` returns it; checkpoints are the
+    same either way.
     """
 
     step: jax.Array  # () steps made
     params: Any
     opt_state: optax.ApplyIfFiniteState
     key: jax.Array  # () the seed that dropout is derived from, by step and place
-    # () what updates are multiplied by; None where neither validations nor epochs
-    # change the learning rate, see ``run.course``
+    # () what updates are multiplied by; None if neither validations nor epochs change
+    # the learning rate, see ``run.course``
     factor: jax.Array | None = None
 
     def parts(self) -> dict[str, Any]:
-        """Return what there is by name, as checkpoints hold it."""
+        """Return the parts that exist, by name, as checkpoints hold them."""
         return {name: x for name, x in self._asdict().items() if x is not None}
 
 
 class Gradient(NamedTuple):
-    """What the pairs of a batch ask for; those of several batches are added up."""
+    """The gradient and sums of a batch; those of several batches are added up."""
 
     grads: Any  # of the sum of losses
     sums: losses.Sums
@@ -79,16 +79,17 @@ def gradients(
     """Differentiate the sum of the losses of a batch.
 
     It is computed in ``optimizer.accumulation`` microbatches, whose gradients are added
-    up: the result is that of the batch in one piece.
+    up: the result is that of the whole batch.
 
     Args:
       settings: the configuration of the run.
       model: made from it.
       params: its parameters; on several devices this one's shards.
-      batch: ids, "source" (B, S), of which vectors have an axis more, and "target"
-        (B, T); this device's rows.
-      key: dropout key of the step, None for none.
-      axes: of the mesh, that this function is mapped over; see ``parallel.over_rows``.
+      batch: ids, "source" (B, S), with one more axis for vectors, and "target" (B, T);
+        this device's rows.
+      key: dropout key of the step, None for no dropout.
+      axes: axes of the mesh that this function is mapped over; see
+        ``parallel.over_rows``.
 
     Returns:
       The gradient of the sum of losses, sharded like the parameters, and the sums, both
@@ -134,7 +135,7 @@ def _accumulated(microbatch_gradients, params, batch, key, count):
 
 
 def _from_row(key: dropout.Key, row: jax.Array | int) -> dropout.Key:
-    """Return the key of a part of the rows of a key, by the part's first row."""
+    """Return the key for a part of a key's rows, given the part's first row."""
     return key._replace(row=key.row + jnp.asarray(row, jnp.uint32))
 
 
@@ -146,10 +147,10 @@ class Halves(NamedTuple):
 
 
 def halves(settings: Config, model: Model, mesh: Mesh | None) -> Halves:
-    """Return the two halves of a step; arguments as of ``make_train_step``."""
+    """Return the two halves of a step; arguments as for ``make_train_step``."""
     rule = optimizer.make_optimizer(settings.optimizer, settings.model.d_model)
     schedule = optimizer.make_schedule(settings.optimizer, settings.model.d_model)
-    # pmap maps the whole step over devices, jit the gradients alone.
+    # pmap maps the whole step over devices, jit only the gradients.
     pmapped = parallel.PMAPPED if settings.parallel.how == "pmap" and mesh else ()
     axes = pmapped or parallel.row_axes(mesh)
     gradients_of = functools.partial(gradients, settings, model, axes=axes)
@@ -204,7 +205,7 @@ def halves(settings: Config, model: Model, mesh: Mesh | None) -> Halves:
 
 
 def add(one: Gradient, other: Gradient) -> Gradient:
-    """Add the gradients of two batches up."""
+    """Add the gradients of two batches."""
     return jax.tree.map(jnp.add, one, other)
 
 
@@ -222,7 +223,7 @@ def make_train_step(
       ``train_step(state, *batches) -> (state, metrics)``; the gradient is that of all
       batches, (sum of losses) / (sum of weights). Metrics are scalars: loss and nll in
       nats per token, accuracy, grad_norm, learning_rate, real tokens of both sides, and
-      how many steps were skipped for a gradient that was not finite, in all and in a
+      how many steps were skipped because a gradient was not finite, in total and in a
       row.
     """
     differentiate, update = halves(settings, model, mesh)

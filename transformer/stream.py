@@ -40,23 +40,23 @@ def translate_stream(
     forbid: Sequence[str] = (),
     **search: Any,
 ) -> None:
-    """Translate lines of text, one out for one in (``n_best`` out for one in).
+    """Translate lines of text, one line out per line in (or ``n_best`` lines).
 
-    What ends a line in a translation becomes a space (``run.texts.line_of``), and
-    between fields a tab too.
+    Line ends in a translation become spaces (``run.texts.line_of``), and so do tabs if
+    there are several fields.
 
     Args:
       workdir: folder of the run; of several, which translate together, a list.
-      lines: without their end; read some thousands at a time.
+      lines: without line ends; read some thousands at a time.
       output: is written in order.
       step: of the checkpoint, see ``load``.
       scores: put ``SCORE<tab>`` before each translation.
-      alignments: put ``<tab>0-0 1-2`` behind each, see ``Translator.alignments``.
+      alignments: put ``<tab>0-0 1-2`` after each, see ``Translator.alignments``.
       layer: see there.
-      answering: write what there is as soon as the lines pause, and not only when
-        thousands are read.
-      prefixes: how each translation begins, as many as there are lines; "" = anyhow.
-      forbid: words that no translation has.
+      answering: write what there is as soon as the lines pause, instead of only when
+        thousands have been read.
+      prefixes: beginning of each translation, as many as there are lines; "" = any.
+      forbid: words that no translation may contain.
       tags: the lines are ``word_TAG word_TAG``; trees have these tags.
       **search: fields of ``Search``, None = the configured.
     """
@@ -77,7 +77,7 @@ def translate_stream(
             "--alignments: expected a run whose translations are words, got "
             "data.source = trees; leave it out"
         )
-    if forbid:  # what is no word is refused before anything is read
+    if forbid:  # what is not a word is refused before anything is read
         demands.forbidding(translator.vocabulary.target, tuple(forbid))
     hosts.once(_note)(sizes.line(translator.settings))
     count, first = translator.search(**search).n_best, 1
@@ -140,7 +140,7 @@ def score_stream(
     *,
     step: int | None = None,
 ) -> None:
-    """Write the log-probability of each pair of lines, in nats, one a line."""
+    """Write the log-probability of each pair of lines, in nats, one per line."""
     translator = load(workdir, step=step)
     both = itertools.zip_longest(
         chunks(sources, _LINES_AT_A_TIME), chunks(targets, _LINES_AT_A_TIME)

@@ -42,7 +42,7 @@ def train(
     feed: Callable[..., Iterator[tuple[int, list[batches.Batch]]]] = batches.prefetch,
     init_from: str | None = None,
 ) -> Path | None:
-    """Train a run to its end, or go on where it stopped.
+    """Train a run to its end, or resume it where it stopped.
 
     Prepares the data if needed, trains, evaluates on the validation pairs at intervals,
     keeps checkpoints, and ends with an evaluation on the test pairs. SIGTERM and Ctrl-C
@@ -51,7 +51,7 @@ def train(
     Args:
       settings: the resolved configuration.
       workdir: folder of the run; exists and can be written.
-      log: takes what happens, one line at a time.
+      log: takes messages, one line at a time.
       feed: makes the batches of the steps, ahead of their use.
       init_from: WORKDIR or WORKDIR:STEP of a run whose parameters are taken, see
         ``warm_start``; None = all are drawn.
@@ -62,7 +62,7 @@ def train(
     Raises:
       UserError: if the workdir belongs to another configuration or another process
         works in it, the data cannot be used, ``optimizer.nonfinite_limit`` steps in a
-        row were not finite, or what was trained predicts nothing finite.
+        row were not finite, or the trained model predicts nothing finite.
     """
     folder.check_writable(workdir)
     with hosts.holding(workdir):
@@ -105,12 +105,13 @@ def _train(
 
 
 def adopt_config(settings: Config, workdir: Path) -> None:
-    """Write config.json, or check where checkpoints are that the run may go on with it.
+    """Write config.json, after checking that a run with checkpoints may resume with it.
 
-    It may on other devices, for more steps, and with all else that changes no number of
-    the steps that were made, see ``config.other_steps``.
+    It may resume on other devices, for more steps, and with any other change that does
+    not affect the steps that were made, see ``config.other_steps``.
+
     Before the first checkpoint there is nothing that another configuration could spoil:
-    a run that failed on its data, say, can be mended in the same workdir. Where the
+    a run that failed on its data, for example, can be fixed in the same workdir. If the
     checkpoints of a run are gone, its results are not replaced by those of another one.
     """
     with Checkpoints(workdir / "checkpoints", settings.train.keep) as checkpoints:
@@ -124,7 +125,7 @@ def adopt_config(settings: Config, workdir: Path) -> None:
 
 
 def _old_settings(settings: Config, workdir: Path, checkpoints: Checkpoints) -> Config:
-    """Return the configuration of a run, of its last checkpoint if the file is gone."""
+    """Return a run's configuration, from its last checkpoint if the file is gone."""
     if (workdir / "config.json").exists():
         return folder.read_settings(workdir)
     saved = checkpoints.metadata().get("config")
@@ -153,7 +154,7 @@ def _introduce(
             "size: experiments/text.py is for an accelerator; what suits this machine "
             f"is experiments/text.py:quick,pairs={figures.pairs}, in another workdir"
         )
-    # As experiments/text.py:quick counts them for the pairs that it is told of.
+    # As experiments/text.py:quick computes them for a given number of pairs.
     suitable = max(200, 30 * 15 * figures.pairs // settings.batch.tokens)
     if settings.name == "text_quick" and settings.train.steps > 1.5 * suitable:
         epochs = settings.train.steps / plan.per_epoch
@@ -169,7 +170,7 @@ def _introduce(
 
 @dataclasses.dataclass(frozen=True)
 class _Run:
-    """What the loop is about.
+    """What the loop works with.
 
     Attributes:
       settings: the configuration, with the sizes of ``sizes.here``.
@@ -179,7 +180,7 @@ class _Run:
       prepared: the data.
       plan: the order of batches.
       start: what parameters start with, if the run has no checkpoint.
-      log: takes what happens, one line at a time.
+      log: takes messages, one line at a time.
     """
 
     settings: Config
@@ -221,8 +222,8 @@ class _Run:
                 self.prepared.checksums,
                 self.start.record,
             )
-            # Beside the drawing or restoring of the parameters. On a CPU the other
-            # shapes would only keep the first step from its cores.
+            # This runs while parameters are drawn or restored. On a CPU the other
+            # shapes would only take cores from the first step.
             start = max(checkpoints.steps(), default=0)
             stop = total if train_step.accelerator else min(start + 1, total)
             train_step.begin(self.shapes(start, stop))
@@ -263,16 +264,16 @@ class _Run:
 
 
 class _Loop:
-    """The steps of a run, and what goes on between them.
+    """The steps of a run, and what happens between them.
 
     Args:
-      run: what it is about.
-      model: that is trained.
-      keeper: of the state.
-      records: are written.
-      signals: that stop it.
-      tokens: target tokens of the steps before.
-      course: of the validations before.
+      run: what it works with.
+      model: the model that is trained.
+      keeper: keeps the state.
+      records: what the run writes down.
+      signals: what stops it.
+      tokens: target tokens of the previous steps.
+      course: of the previous validations.
 
     Attributes:
       marked: a step, and what was done about it: the one that the run begins with, then
@@ -301,7 +302,7 @@ class _Loop:
         train_step: CompiledStep,
         feed: Callable[..., Iterator[tuple[int, list[batches.Batch]]]],
     ) -> bool:
-        """Make the steps that are left; False if stopped before the last."""
+        """Make the remaining steps; False if stopped before the last."""
         run, meter = self._run, self.meter
         total = run.settings.train.steps
         first = done = int(state.step)
@@ -322,7 +323,7 @@ class _Loop:
             if not train_step.wait(placed, self._signals.decisive):
                 break
             state, metrics = train_step(self._lowered(state), *placed)
-            meter.read()  # the step before, while this one is computed
+            meter.read()  # the previous step, while this one is computed
             done = step + 1
             meter.add(done, metrics)
             if step == first:  # at once, not after the next shape's compilation
@@ -339,7 +340,7 @@ class _Loop:
             self._stop(state, done, due)
             return False
         end = self._mark_of(done)
-        if over and not (end.validated and end.kept):  # as any end is, wherever it is
+        if over and not (end.validated and end.kept):  # like any end, wherever it is
             self._validate_and_save(state, done, due, not end.validated, True)
         return True
 
@@ -352,7 +353,7 @@ class _Loop:
         return self._course.at(step * plan.lengths / plan.per_epoch, rule)
 
     def _lowered(self, state: State) -> State:
-        """Return the state with the learning rate's factor of its next step."""
+        """Return the state with the learning-rate factor of its next step."""
         if state.factor is None:
             return state
         factor = np.float32(self._course.factor)
@@ -361,13 +362,13 @@ class _Loop:
     def _validate_and_save(
         self, state: State, done: int, due: _Due, validate: bool, save: bool
     ) -> None:
-        """Do what is asked for after a step, and save where the run is over."""
+        """Do what is due after a step, and save if the run is over."""
         run = self._run
         self.meter.read()
         if validate:
             try:
                 self._validate(state, done, due)
-            except UserError:  # what is validated can be mended
+            except UserError:  # the user may repair what is validated
                 self._save_unfinished(state, done, due, owed=True)
                 raise
             save = save or bool(self._course.over(run.settings))
@@ -411,7 +412,7 @@ class _Loop:
     def _save_unfinished(
         self, state: State, done: int, due: _Due, owed: bool = False
     ) -> None:
-        """Save what an unbroken run has not, to resume from."""
+        """Save what an uninterrupted run would not, to resume from."""
         if due.last != done:  # one that is kept must not become temporary
             self._save(state, done, kept=False, owed=owed)
         self._keeper.checkpoints.wait()
@@ -430,7 +431,7 @@ class _Due:
         self.last, self._since = done, time.monotonic()
 
     def __call__(self, step: int) -> tuple[bool, bool]:
-        """Return whether to validate and whether to save after so many steps."""
+        """Return whether to validate and whether to save after a step."""
         train = self._train
         by_step = _every(train.checkpoint_every, step) or step == train.steps
         minutes = (time.monotonic() - self._since) / 60
@@ -449,7 +450,7 @@ class _Due:
         return any(_every(count, step) for count in often)
 
     def saved(self, step: int) -> None:
-        """Take note of a checkpoint."""
+        """Note that a checkpoint was saved."""
         self.last, self._since = step, time.monotonic()
         self._clocks.discard()
 
@@ -459,7 +460,7 @@ def _every(count: int, step: int) -> bool:
 
 
 class _Terminated(BaseException):
-    """SIGTERM where nothing has to be saved: all on disk is whole at any time."""
+    """SIGTERM where nothing has to be saved: all on disk is complete at any time."""
 
 
 def _terminate(number: int, frame: Any) -> None:

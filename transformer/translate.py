@@ -29,8 +29,8 @@ from transformer.search import Search, changed
 
 LINES_AT_A_TIME = 10_000  # of a stream, sorted by length and translated together
 VOCABULARY = "vocabulary"  # folder of an imported model's tokenizers
-_LOGIT_TOKENS = 1024  # padded target tokens of which all logits are held, when scoring
-_WEIGHT_TOKENS = 1024  # padded tokens per side of which all attention weights are held
+_LOGIT_TOKENS = 1024  # padded target tokens whose logits are all held, when scoring
+_WEIGHT_TOKENS = 1024  # padded tokens per side whose attention weights are all held
 
 
 def complain(text: str) -> None:
@@ -59,7 +59,7 @@ class Translator:
     """A trained model with its vocabulary.
 
     Attributes:
-      settings: the configuration of the run, its sizes as ``sizes.here`` has them.
+      settings: the configuration of the run, with the sizes of ``sizes.here``.
       vocabulary: both tokenizers.
       model: the model.
       params: its parameters, a copy on each device.
@@ -80,8 +80,8 @@ class Translator:
           settings: the configuration of the run.
           vocabulary: both tokenizers.
           params: parameters of ``models.make(settings, *vocabulary.sizes)``.
-          warn: is told of lines that are longer than any in training.
-          devices: that translate, None = all there are.
+          warn: called for lines that are longer than any in training.
+          devices: devices that translate, None = all there are.
         """
         self.settings = sizes.here(settings, vocabulary.target.size)
         self.vocabulary = vocabulary
@@ -120,14 +120,14 @@ class Translator:
         return changed(how, changes)
 
     def constraint(self, how: Search) -> Constraint | None:
-        """Return what outputs of a search have to obey, None for any."""
+        """Return the constraint on outputs of a search, None for any."""
         return self.vocabulary.target.constraint() if how.constrained else None
 
     def translate(self, lines: Sequence[str], **search: Any) -> list[str]:
         """Translate sentences.
 
         Args:
-          lines: source sentences; of vectors arrays (S, F), or the paths of such.
+          lines: source sentences; for vectors arrays (S, F), or their paths.
           **search: ``prefixes`` and ``forbid`` of ``hypotheses``; fields of ``Search``
             to change: beam, alpha, length_penalty, sample, temperature, top_k, top_p,
             seed, constrained.
@@ -142,7 +142,7 @@ class Translator:
 
         Args:
           lines: source sentences, which a thread reads as they come.
-          **search: as ``translate``, but for ``prefixes``.
+          **search: as for ``translate``, except ``prefixes``.
         """
         first = 1
         for chunk in chunks(lines, LINES_AT_A_TIME, PAUSE):
@@ -159,24 +159,23 @@ class Translator:
         forbid: Sequence[str] = (),
         **search: Any,
     ) -> list[list[Translation]]:
-        """Translate sentences, ``n_best`` ways each, the best first.
+        """Translate sentences, ``n_best`` ways each, best first.
 
         Args:
           lines: source sentences.
           first: number of the first line, in warnings and for random draws.
-          prefixes: how the translation of each line begins, "" = anyhow. What is given
-            has log-probability 0, and is no part of what ``decode.extra_tokens``
-            limits.
-          forbid: words that no translation has, see ``decode.forbidden``.
+          prefixes: beginning of each line's translation, "" = any. What is given has
+            log-probability 0, and is not limited by ``decode.extra_tokens``.
+          forbid: words that no translation may contain, see ``decode.forbidden``.
           **search: fields of ``Search`` to change.
 
         Returns:
-          For each line its translations with scores; a line without text, also one of
-          white space alone, has one, "".
+          For each line its translations with scores; a line without text, or with only
+          white space, has one, "".
 
         Raises:
-          UserError: for prefixes of another number, with a forbidden word, or for a
-            run that writes trees, and for what is no word.
+          UserError: for a wrong number of prefixes, for one with a forbidden word or in
+            a run that writes trees, and for forbidden words that are not words.
         """
         how = self.search(**search)
         constraint, target = self.constraint(how), self.vocabulary.target
@@ -311,9 +310,9 @@ class Translator:
         """Align the words of sentences with those of their translations.
 
         Each target word is aligned with the source word that it attends to most, see
-        ``metrics.heads.align``: cross-attention of one layer, the mean of its heads, of
-        the position that writes a piece. The last but one layer is the one that Garg
-        et al. (arXiv:1909.02074) found to align best in models of the paper's size.
+        ``metrics.heads.align``: cross-attention of one layer, averaged over its heads,
+        at the position that writes a piece. Garg et al. (arXiv:1909.02074) found that
+        the last layer but one aligns best in models of the paper's size.
 
         Args:
           sources: source sentences.
@@ -342,7 +341,7 @@ class Translator:
         return results
 
     def source_ids(self, lines: Sequence[str], first: int = 1) -> list[list[int]]:
-        """Return the ids of each line, EOS included; warn of long ones in one line."""
+        """Return the ids of each line, EOS included; warn once about long ones."""
         ids = _with_end(self.vocabulary.source_ids(lines))
         longest, _ = self._limits
         lengths = {number: len(x) for number, x in enumerate(ids, start=first)}
@@ -362,8 +361,8 @@ class Translator:
         """Return the ids of each line, without EOS.
 
         Raises:
-          UserError: for a line that is not what the run writes, as a bad tree, naming
-            its number.
+          UserError: for a line that is not what the run writes, such as a bad tree,
+            naming its number.
         """
         target = self.vocabulary.target
         try:
@@ -378,7 +377,7 @@ class Translator:
 
     @property
     def _limits(self) -> tuple[int, int]:
-        """The most tokens of training, and of a table of positions (0: has none)."""
+        """The maximum tokens in training, and in a table of positions (0: has none)."""
         it = self.settings
         return it.data.max_length, it.model.learned_positions
 
@@ -390,13 +389,13 @@ class Translator:
         return f", and all past the {rows} learned positions have the last of them"
 
     def groups(self, lengths: Sequence[int]) -> list[Group]:
-        """Return what is translated together, sentences of similar length."""
+        """Return groups that are translated together, sentences of similar length."""
         return self._fitted(lengths, self.settings.decode.tokens)
 
     def _fitted(self, lengths: Sequence[int], tokens: int) -> list[Group]:
-        """Group sequences, so many slots a device, and lower groups with few rows.
+        """Group sequences, ``tokens`` slots per device, and lower groups with few rows.
 
-        A device has the least power of two of rows that holds them.
+        Each device gets the smallest power of two of rows that holds them.
         """
         count = self.mesh.size
 
@@ -444,7 +443,7 @@ _search_variables = jax.jit(models.search_variables, static_argnums=0)
 
 
 def _with_end(sequences: list[list[int]]) -> list[list[int]]:
-    """Put EOS behind ids; arrays of vectors have no end of their own."""
+    """Append EOS to ids; arrays of vectors have no such end."""
     if sequences and isinstance(sequences[0], np.ndarray):
         return sequences
     return [[*ids, EOS] for ids in sequences]
@@ -463,8 +462,7 @@ def open_run(workdir: Path) -> tuple[Config, Vocabulary]:
     """Return the configuration and the vocabulary of a run.
 
     Raises:
-      UserError: if there is no run in the folder, or its data are not where it names
-        them.
+      UserError: if there is no run in the folder, or its data are not where it says.
     """
     settings = folder.read_settings(workdir)
     corpus = Path(settings.data.prepared or workdir / "corpus")
@@ -485,7 +483,7 @@ def open_run(workdir: Path) -> tuple[Config, Vocabulary]:
 def chosen_step(settings: Config, saved: Checkpoints) -> int | None:
     """Return the step of the checkpoint that ``decode.checkpoint`` asks for.
 
-    None is the last.
+    None means the last.
 
     Raises:
       UserError: if it asks for the best, and none was validated.
@@ -514,7 +512,7 @@ class Restored(NamedTuple):
 def restore(
     workdir: Path, step: int | None, warn: Callable[[str], None] = complain
 ) -> Restored:
-    """Read a trained model; arguments as of ``load``."""
+    """Read a trained model; arguments as for ``load``."""
     settings, vocabulary = open_run(workdir)
     place, remedy = workdir / "checkpoints", "choose another workdir"
     if step is None and steps_in(workdir / "averaged"):
@@ -543,10 +541,10 @@ def load(
       workdir: folder of the run.
       step: of the checkpoint; None = the average of checkpoints that the final
         evaluation or ``transformer average`` made, or else the last checkpoint, or the
-        best where ``decode.checkpoint`` says so.
-      warn: is told of lines that are longer than any in training.
-      beam: of the searches to come, where it is not the configured one; batches are
-        smaller for a larger one, see ``sizes.py``.
+        best if ``decode.checkpoint`` says so.
+      warn: called for lines that are longer than any in training.
+      beam: of the searches to come, if it is not the configured one; a larger one makes
+        batches smaller, see ``sizes.py``.
 
     Returns:
       An object with ``translate``, ``score``, ``encode`` and ``attention``.

@@ -1,4 +1,4 @@
-"""Validation of a model that is being trained."""
+"""Validation of a model during training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Found(NamedTuple):
     """What a validation found.
 
     Attributes:
-      metrics: of metrics.jsonl.
+      metrics: for metrics.jsonl.
       value: what validations are compared by, lower is better.
     """
 
@@ -32,11 +32,11 @@ class Found(NamedTuple):
 
 
 def check(settings: Config) -> None:
-    """See that ``data.measure`` and ``train.watch`` can be measured.
+    """Check that ``data.measure`` and ``train.watch`` can be measured.
 
     Raises:
-      UserError: if there is no such measure, it is F1 of what are no trees, or the
-        other is neither the perplexity nor a variant of it.
+      UserError: if there is no such measure, if it is F1 but outputs are not trees, or
+        if ``train.watch`` is neither the perplexity nor a variant of the measure.
     """
     data = settings.data
     measures.measure_of(data)
@@ -88,7 +88,7 @@ def show(
     params: Any,
     log: Callable[[str], None],
 ) -> None:
-    """Show ``train.show`` validation sentences, always the same, and translations.
+    """Show ``train.show`` validation sentences, always the same, with translations.
 
     Args:
       settings: the configuration of the run.

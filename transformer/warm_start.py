@@ -1,4 +1,4 @@
-"""Starting from a trained model: which of its parameters are taken, and how."""
+"""Warm start from a trained model: which of its parameters are taken, and how."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Side = Literal["source", "target"]
 
 
 class Part(NamedTuple):
-    """What a parameter starts with.
+    """The initial values of a parameter.
 
     Attributes:
       values: of its shape.
-      mask: which of them count, of a shape that broadcasts; None = all. The rest is
+      mask: which of them are used, in a shape that broadcasts; None = all. The rest is
         drawn.
     """
 
@@ -44,8 +44,8 @@ class Start:
     """What a run starts from.
 
     Attributes:
-      parts: of parameters by name; the others are drawn.
-      record: what record.json says of it, None where all is drawn.
+      parts: values of parameters by name; the others are drawn.
+      record: what record.json says about it, None if all are drawn.
     """
 
     parts: Mapping[str, Part] = dataclasses.field(default_factory=dict)
@@ -57,8 +57,8 @@ class Origin:
     """Another run, whose parameters are to be taken.
 
     Attributes:
-      workdir: of it.
-      step: that was asked for, None = what ``translate`` would take.
+      workdir: its workdir.
+      step: the requested step, None = what ``translate`` would take.
       found: the trained model.
       params: its parameters by name.
     """
@@ -69,14 +69,14 @@ class Origin:
     params: Mapping[str, np.ndarray]
 
     def vocabulary(self, settings: Config) -> Vocabulary | None:
-        """Return the vocabulary that a run takes of this one, None = none."""
+        """Return the vocabulary that a run takes from this one, None = none."""
         old = settings.init.vocabulary == "old"
         return self.found.vocabulary if old else None
 
     def start(
         self, settings: Config, vocabulary: Vocabulary, log: Callable[[str], None]
     ) -> Start:
-        """Choose what a run takes of this one, and say so in a line.
+        """Choose what a run takes from this one, and say so in a line.
 
         Args:
           settings: the configuration of the run.
@@ -134,7 +134,7 @@ class Origin:
     def _check_features(
         self, name: str, old: tuple[int, ...], new: tuple[int, ...]
     ) -> None:
-        """See that a table of features, which have no names, is as large."""
+        """Check that a table of features, which have no names, has the same size."""
         if old != new:
             raise UserError(
                 f"init_from: expected vectors of as many features as {self.workdir} "
@@ -143,7 +143,7 @@ class Origin:
 
 
 def _other_model(old: Config, new: Config) -> list[str]:
-    """Return what computes another function of parameters of the same shapes."""
+    """Return what changes the function that parameters of the same shapes compute."""
     lines = [x for x in config.difference(old, new) if x.startswith("model.")]
     rest = re.compile(r"model\.(\w*dropout|dtype|vocab_size):")
     return [line for line in lines if not rest.match(line)]
@@ -155,15 +155,15 @@ def open_origin(
     init_from: str | None,
     log: Callable[[str], None],
 ) -> Origin | None:
-    """Read the run that parameters are taken from, and see that they fit.
+    """Read the run that parameters are taken from, and check that they fit.
 
-    A run that has a checkpoint of its own goes on from that, and reads no other.
+    A run that has its own checkpoint resumes from that, and reads no other.
 
     Args:
       settings: the configuration of the run.
       workdir: of the run.
       init_from: WORKDIR or WORKDIR:STEP, None = parameters are drawn.
-      log: takes what happens, one line at a time.
+      log: takes messages, one line at a time.
 
     Returns:
       The other run; None where there is none, or it is no longer needed.
@@ -171,7 +171,7 @@ def open_origin(
     Raises:
       UserError: if the other run has no such checkpoint, or does not fit; if a pattern
         matches no parameter, or no parameter is left to train; if keys of ``init`` are
-        set in vain; if the run began with something else.
+        set without effect; if the run began with something else.
     """
     _check_patterns(settings)
     if steps_in(workdir / "checkpoints"):
@@ -227,7 +227,7 @@ def begin(settings: Config, model: Model, parts: Mapping[str, Part]) -> State:
 
 
 def axes_of_ids(settings: Config) -> dict[str, tuple[Side, int]]:
-    """Return which parameters have a row for each id: by name, of whom, which axis.
+    """Return which parameters have a row for each id: by name, the side and the axis.
 
     They are those whose shape changes with the size of a vocabulary.
     """
@@ -245,7 +245,7 @@ def axes_of_ids(settings: Config) -> dict[str, tuple[Side, int]]:
 def shared_ids(new: Tokenizer, old: Tokenizer) -> list[tuple[int, int]]:
     """Return the ids that mean the same in two vocabularies, (new, old).
 
-    They are those of the same written piece, and the four special ones.
+    They are those with the same written piece, and the four special ones.
     """
     there: dict[str, int] = {}
     for id_, piece in enumerate(old.pieces(range(old.size))):
@@ -296,7 +296,7 @@ def _chosen(settings: Config, names: Mapping[str, Any]) -> list[str]:
 
 
 def _check_patterns(settings: Config) -> None:
-    """See that patterns match parameters, before anything is prepared."""
+    """Check that patterns match parameters, before anything is prepared."""
     chosen = {
         "optimizer.frozen": settings.optimizer.frozen,
         "init.only": settings.init.only,
@@ -314,7 +314,7 @@ def _check_patterns(settings: Config) -> None:
 
 
 def _check_same_origin(workdir: Path, init_from: str | None) -> None:
-    """See that a run that has begun is not to begin with something else."""
+    """Check that a run that has begun is not asked to begin with something else."""
     if init_from is None:
         return
     with Checkpoints(workdir / "checkpoints", keep=1) as checkpoints:
@@ -335,10 +335,10 @@ _OF_TEXT = ("kind", "target_kind", "joint")
 
 
 def _check_fits(settings: Config, origin: Origin) -> None:
-    """See that another run has what is to be taken, but for the rows of ids.
+    """Check that another run has what is to be taken, except for the rows of ids.
 
     Raises:
-      UserError: with the names of what it has not.
+      UserError: with the names of what it lacks.
     """
     theirs = origin.found.settings
     if (kind := theirs.model.kind) != settings.model.kind:

@@ -1,6 +1,6 @@
 """Workers that take turns, so that all of them are measured under the same noise.
 
-Seconds of one machine and hour mean nothing on another; ratios within one arena do.
+Seconds from one machine and hour mean nothing on another; ratios within one arena do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 REST = 0.3  # seconds between two turns, in which spinning OpenMP threads go to sleep
-TURN = 0.5  # seconds that a turn lasts at least: short work is repeated
+TURN = 0.5  # minimum seconds of a turn: short work is repeated
 _LAST_LINES = 5  # of a dead worker's standard error
 
 
@@ -27,10 +27,10 @@ class Worker:
 
     Attributes:
       name: in tables.
-      info: what it said with READY.
+      info: what it sent with READY.
       seconds: of one piece of work, a number for each turn.
       trouble: why it takes no more turns, "" while it does.
-      missing: the module that its Python lacks, "" where that is not the trouble.
+      missing: the module that its Python lacks, "" if that is not the reason.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Worker:
         self.info = self._answer("READY") or {}
 
     def work(self, times: int) -> float | None:
-        """Let it work some times; return the seconds of one, None if it has died."""
+        """Repeat the work; return seconds per repetition, None if it has died."""
         if self.trouble:
             return None
         assert self._process is not None and self._process.stdin is not None
@@ -105,15 +105,15 @@ def take_turns(
     """Start workers, measure them, and append to their ``seconds``.
 
     They get ready one after the other, so that no start disturbs another. A first turn,
-    which is not counted, tells how often each has to repeat its work. Then every round
-    gives each a turn, forwards and backwards by turns: what drifts within a round
-    favours nobody. One that dies is out.
+    which is not counted, shows how often each has to repeat its work. Then each worker
+    has one turn per round, in alternating order, so that drift within a round favours
+    nobody. A worker that dies is dropped.
 
     Args:
       workers: not started yet; each sleeps until it is its turn.
-      rounds: turns of each that count.
+      rounds: counted turns of each worker.
       say: called with a line of progress or trouble.
-      turn: seconds that a turn lasts at least.
+      turn: minimum seconds of a turn.
       rest: seconds between two turns.
     """
     repeats = {}
@@ -150,9 +150,9 @@ def one_by_one(
 ) -> None:
     """Measure workers that would share an accelerator: each is closed before the next.
 
-    Nobody else works there, so that there is no noise to share; and memory that one
-    process holds, as JAX does three quarters of it, is not there for another. Arguments
-    as of ``take_turns``.
+    Nobody else works there, so there is no noise to share; and memory that one process
+    holds (JAX takes three quarters of it) is not available to another. Arguments as for
+    ``take_turns``.
     """
     for worker in workers:
         try:

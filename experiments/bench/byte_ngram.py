@@ -3,8 +3,8 @@
     python experiments/bench/byte_ngram.py --train=multi30k/raw/train.de \\
         --test=multi30k/raw/val.de
 
-Lines are sentences; the end of each is predicted too, as EOS is by a model of bytes.
-Nothing but Python is needed, and the texts may be .gz.
+Lines are sentences; the end of each is predicted too, as a model of bytes predicts EOS.
+It needs nothing but Python, and the texts may be .gz.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from pathlib import Path
 
 # Neither occurs in UTF-8.
 _BEGIN, _END = b"\xff", b"\xfe"
-SYMBOLS = 256  # that may come next: every byte but _BEGIN, and one to spare
+SYMBOLS = 256  # possible next symbols: every byte but _BEGIN, and one to spare
 
 
 class ByteModel:
     """Kneser-Ney smoothing, interpolated, with one discount for each length.
 
-    ``P(w | h) = max(c(h w) - D, 0) / c(h) + D t(h) / c(h) P(w | h')``: h' is h without
-    its first byte, t(h) how many different bytes follow h, ``D = n_1 / (n_1 + 2 n_2)``
-    of n_1 n-grams that occur once and n_2 that do twice. Below the longest length c
-    counts the different bytes before ``h w``. The shortest falls back on 1 / 256.
+    ``P(w | h) = max(c(h w) - D, 0) / c(h) + D t(h) / c(h) P(w | h')``, where h' is h
+    without its first byte, t(h) the number of different bytes that follow h, and
+    ``D = n_1 / (n_1 + 2 n_2)`` with n_1 n-grams that occur once and n_2 that occur
+    twice. Below the longest length, c counts the different bytes before ``h w``. The
+    shortest falls back on 1 / 256.
 
     Source: Chen and Goodman, An Empirical Study of Smoothing Techniques for Language
     Modeling, TR-10-98, sections 2.7 and 3.1.
@@ -49,7 +50,7 @@ class ByteModel:
         return _BEGIN * (self.order - 1) + line + _END
 
     def probability(self, context: bytes, byte: bytes) -> float:
-        """Return P of a byte behind a context of ``order - 1`` bytes."""
+        """Return P of a byte after a context of ``order - 1`` bytes."""
         found = 1 / SYMBOLS
         for i in reversed(range(self.order)):
             found = self._levels[i].probability(context[i:], byte, found)
@@ -76,7 +77,7 @@ class _Level:
             self.kinds[gram[:-1]] += 1
         often = collections.Counter(grams.values())
         once, twice = often[1], often[2]
-        # Without n-grams that occur once there is nothing to estimate it by.
+        # Without n-grams that occur once there is nothing to estimate it from.
         self.discount = once / (once + 2 * twice) if once else 0.5
 
     def probability(self, context: bytes, byte: bytes, shorter: float) -> float:

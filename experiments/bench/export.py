@@ -4,7 +4,7 @@
         --output=exported
 
 writes what ``weights.py`` describes. ``peer_transformers.py`` and
-``peer_ctranslate2.py`` make their own models of it, each in its own Python.
+``peer_ctranslate2.py`` build their own models from it, each in its own Python.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from transformer.formats.arrays import by_name
 from transformer.formats.outgoing import outgoing
 from transformer.translate import Translator
 
-# What a model must be beside what ``formats`` asks of every one that is exported.
+# What a model must be, besides what ``formats`` requires of every exported model.
 _COMMON = {
     "norm": "post",
     "tying": "three",
@@ -76,7 +76,7 @@ def export(workdir: Path, source: Path, output: Path) -> None:
 
 
 def open_run(workdir: Path, dtype: str) -> Translator:
-    """Load a trained model, with matrix products of the form asked for."""
+    """Load a trained model, with matrix products in the given dtype."""
     translator = transformer.load(workdir)
     settings = translator.settings
     model = dataclasses.replace(settings.model, dtype=dtype)
@@ -132,7 +132,7 @@ def take_weights(translator: Translator, positions: int) -> weights.Weights:
 
     Args:
       translator: a trained model.
-      positions: how many to make encodings of.
+      positions: how many position encodings to make.
 
     Raises:
       UserError: if the other systems have no such model.

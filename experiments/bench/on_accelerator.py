@@ -3,18 +3,18 @@
     python experiments/bench/on_accelerator.py --folder=measured --data=multi30k/bpe \\
         --peers_python=PEERS/bin/python
 
-runs where JAX finds an accelerator, piece by piece, each in processes of its own, and
-writes a file of JSON for each piece into the folder. A piece that is there is not
-measured again; one that failed, or was stopped, is tried again by the same command.
---list says which there are, what each takes and what has been done; --only=NAME,NAME
-runs some; --within=SECONDS starts none that would not end in time; --report prints the
+runs where JAX finds an accelerator, piece by piece, each in its own processes, and
+writes a JSON file for each piece into the folder. A piece that is already there is not
+measured again; the same command retries one that failed or was stopped. --list shows
+the pieces, the time each takes and what has been done; --only=NAME,NAME runs some of
+them; --within=SECONDS starts none that would not end in time; --report prints the
 section from what is there. Without --data (Multi30k, segmented) and without PyTorch
-(in --peers_python) the pieces that need them are skipped, and say so. --tiny tries the
-script where there is no accelerator: its numbers mean nothing.
+(in --peers_python) the pieces that need them are skipped, and say so. --tiny tries out
+the script where there is no accelerator; its numbers mean nothing.
 
     python experiments/bench/on_accelerator.py --folder=cpu --write_losses
 
-makes on a CPU the losses that a device is compared with.
+computes on a CPU the losses that a device is compared with.
 """
 
 from __future__ import annotations
@@ -73,12 +73,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def measure(place: Place, names: Sequence[str], within: float) -> None:
-    """Measure pieces, in their order, but those that have been.
+    """Measure pieces in their order, except those already measured.
 
     Args:
-      place: where.
+      place: where to measure.
       names: of pieces.
-      within: seconds after which nothing shall go on.
+      within: seconds after which nothing may still be running.
     """
     end = time.monotonic() + within
     for name, piece in PIECES.items():
@@ -96,7 +96,7 @@ def measure(place: Place, names: Sequence[str], within: float) -> None:
             result = {"skipped": str(reason)}
         except Failed as reason:
             result = {"failed": str(reason)}
-        except Exception as error:  # the other pieces shall not wait for its repair
+        except Exception as error:  # the other pieces need not wait for a fix
             traceback.print_exc()
             result = {"failed": f"{type(error).__name__}: {error}"}
         for kind in ("skipped", "failed"):
@@ -108,7 +108,7 @@ def measure(place: Place, names: Sequence[str], within: float) -> None:
             "seconds": time.monotonic() - begun,
         }
         path = place.folder / f"{name}.json"
-        beside = path.with_suffix(".partial")  # a kill leaves no half of it
+        beside = path.with_suffix(".partial")  # a kill leaves no half-written file
         beside.write_text(json.dumps(result, indent=1) + "\n")
         beside.replace(path)
         say(f"{name}: {result['seconds']:.0f} s")
@@ -139,7 +139,7 @@ def _state(place: Place, name: str) -> str:
 
 
 def write_losses(place: Place) -> None:
-    """Make on a CPU the file that ``losses`` compares with."""
+    """Write on a CPU the file that ``losses`` compares with."""
     found: dict[str, Any] = {
         "config": "experiments/number_words.py",
         "host": f"{sizes.cores()} cores of {report.cpu()}",

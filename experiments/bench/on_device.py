@@ -5,7 +5,7 @@
 works, on the first device that JAX finds, and writes what it found as JSON:
 
     peaks      rates of matrix products and of memory, versions, flags
-    attention  the fused kernel against attention written out, in float32
+    attention  the fused kernel against unfused attention, in float32
     dropout    masks against those that the CPU draws
     compare    the last checkpoints and the metrics of two runs, bit by bit
 """
@@ -35,8 +35,8 @@ from transformer.tools.bench.clock import measure
 from transformer.tools.bench.peaks import matrix_peak
 from transformer.translate import open_run
 
-TIMING = ("seconds", "tokens_per_second")  # what the clock decides among metrics
-_HALF = 2.0**-9  # the most by which rounding to bfloat16 changes a number of size 1
+TIMING = ("seconds", "tokens_per_second")  # the metrics that depend on the clock
+_HALF = 2.0**-9  # the largest change of a number of size 1 by rounding to bfloat16
 
 
 # ---- peaks ---------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def bandwidth(size: int, rounds: int = 5) -> float:
 
     Args:
       size: the array has 4 size^2 numbers of 4 bytes.
-      rounds: measurements, of which the best counts.
+      rounds: measurements; the best one counts.
     """
     add = jax.jit(lambda x: x + 1, donate_argnums=0)
     held = [add(jnp.zeros((4, size, size)))]
@@ -97,14 +97,14 @@ CASES: dict[str, tuple[int, int, int, str, bool]] = {
 
 
 def compare_attention(kernel: Literal["cudnn", "xla", "pallas"]) -> dict[str, Any]:
-    """Compare the fused kernel with attention written out.
+    """Compare the fused kernel with unfused attention.
 
     Both take operands in bfloat16 and are compared with float32. The fused kernel may
     be four times as far from it as the other, or as rounding once; without its mask it
     is tens of times as far.
 
     Args:
-      kernel: whose.
+      kernel: which fused kernel.
 
     Returns:
       For each case the largest differences of the output and of the three gradients,
@@ -142,7 +142,7 @@ def _case(
     plain = _differences(_with_gradients(written_out, half, cotangent), expected)
     try:
         found = _with_gradients(fused, half, cotangent)
-    except Exception as error:  # of whatever kind the kernel's library raises
+    except Exception as error:  # the kernel's library may raise any kind
         refusal = str(error).splitlines()[0]
         return {"taken": taken, "refused": refusal, "passed": not taken}
     differences = _differences(found, expected)
@@ -152,7 +152,7 @@ def _case(
     return {
         "taken": taken,
         "fused": differences,
-        "written out": plain,
+        "unfused": plain,
         "passed": small,
     }
 
@@ -259,7 +259,7 @@ def _relative(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Look at what the arguments name and write it down."""
+    """Measure what the arguments name and write it down."""
     parser = argparse.ArgumentParser(description="Look at a device from inside.")
     add = parser.add_argument
     add("work", choices=("peaks", "attention", "dropout", "compare"))

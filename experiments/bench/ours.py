@@ -76,7 +76,7 @@ def translate(workdir: Path, input: Path, dtype: str, beam: int) -> worker.Work:
 def translations(
     translator: Translator, lines: Sequence[str], beam: int
 ) -> worker.Work:
-    """Return what translates lines, with its outputs."""
+    """Return the work of translating lines, with its outputs."""
     # The one length penalty that the peers have too.
     how: dict[str, Any] = {"beam": beam, "length_penalty": "power"}
     outputs = [found[0].ids for found in translator.hypotheses(lines, **how)]

@@ -1,6 +1,6 @@
 """This project's recurrent and convolutional models as a worker.
 
-They have the sizes and parameters of those that are written with torch.nn's parts.
+They have the sizes and parameters of those that are built from torch.nn's parts.
 
     python experiments/bench/ours_composed.py captions --size=cgru --dtype=float32 \\
         --beam=5
@@ -44,7 +44,7 @@ def train(size: str, dtype: str) -> worker.Work:
     done = ours.work(stepper, "cpu")
     compiled = {"compile_seconds": stepper.compile_seconds}
     loss = {"loss": float(sums.loss / sums.weight)}  # before dropout
-    # The first steps donate what the sums above are made of.
+    # The first steps donate the arrays that the sums above are computed from.
     return done._replace(info=done.info | jax.block_until_ready(loss) | compiled)
 
 
@@ -65,7 +65,7 @@ def _words(rows: int) -> tokenizers.Whitespace:
 
 
 def set_up(size: sizes.Recurrent | sizes.Convolutional, dtype: str) -> config.Config:
-    """Return experiments/base.py with such a model and nothing smoothed."""
+    """Return experiments/base.py with such a model and no label smoothing."""
     values = runpy.run_path(str(ours.BASE))["get_config"]().to_dict()
     if isinstance(size, sizes.Convolutional):
         values["model"] = convolutional_keys(size, dtype)

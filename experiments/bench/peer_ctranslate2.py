@@ -158,7 +158,7 @@ class _Layer:
             norm.beta = self._get(f"residual_{number}.norm.bias")
 
     def _linear(self, linear: Any, attention: str, letters: str) -> None:
-        """Set matrices that are one there, each (O, I), one above the other."""
+        """Set matrices that are one there: each is (O, I), stacked by rows."""
         parts = [f"{attention}.{_MATRICES[letter]}" for letter in letters]
         kernels = [self._get(f"{part}.kernel").T for part in parts]
         linear.weight = np.concatenate(kernels)

@@ -4,7 +4,7 @@
         --size=base --dtype=bfloat16 --rows=776 --length=32
 
 Attention is ``scaled_dot_product_attention``: nn.Transformer asks for no weights, and
-for no mask where it is told that the mask is the causal one.
+for no mask if it is told that the mask is causal.
 """
 
 from __future__ import annotations
@@ -82,10 +82,10 @@ def make_step(
 
     Args:
       logits: of source ids and decoder inputs.
-      parameters: are trained; the batch is put where they are.
+      parameters: to train; the batch is moved to their device.
       batch: source and target ids.
       dtype: "bfloat16" computes under autocast.
-      compiled: whether ``torch.compile`` has model and loss.
+      compiled: whether model and loss go through ``torch.compile``.
       smoothing: of labels.
     """
     parameters = list(parameters)
@@ -118,7 +118,7 @@ def make_step(
 
 
 def start(device: str) -> torch.device:
-    """Choose the device and make every run the same."""
+    """Choose the device and make runs repeatable."""
     torch.set_num_threads(sizes.cores())
     torch.manual_seed(0)
     return torch.device("cuda" if device == "gpu" else "cpu")

@@ -1,4 +1,4 @@
-"""Models written with torch.nn's parts as a worker.
+"""Models built from torch.nn's parts as a worker.
 
 They are those of ``torch_rnn.py`` and ``torch_conv.py``.
 

@@ -166,7 +166,7 @@ def marian(
 
 
 def _fill(model: MarianMTModel, arrays: dict[str, np.ndarray]) -> None:
-    """Set every parameter of the model, and none that it has not."""
+    """Set every parameter of the model, and no others."""
     parameters = dict(model.named_parameters())
     if set(parameters) != set(arrays):
         raise ValueError(

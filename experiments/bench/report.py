@@ -72,7 +72,7 @@ def agreement(outputs: Sequence[object], others: Sequence[object]) -> float:
 
 
 def start_row(title: str, facts: Mapping[str, float]) -> list[str]:
-    """Return the cells of the line in seconds, of what ``transformer bench`` wrote."""
+    """Return the cells of the line in seconds, as ``transformer bench`` wrote them."""
     middle, least, most = (
         facts[f"start to first step, s ({which})"]
         for which in ("median", "least", "most")
@@ -102,7 +102,7 @@ def score_notes(task: Task, workers: Mapping[str, Worker]) -> list[str]:
 
 
 def loss_notes(title: str, workers: Mapping[str, Worker]) -> list[str]:
-    """Return how far each peer's loss is from ours, where both began with the same.
+    """Return how far each peer's loss is from ours, with the same parameters and batch.
 
     Args:
       title: what the work is.
@@ -133,7 +133,7 @@ _TURNS = {
 
 
 def caption(rounds: int, workers: Sequence[Worker], device: str = "cpu") -> str:
-    """Return how a table was measured, with what and on what."""
+    """Return how a table was measured, with which versions and on which machine."""
     versions = {"Python": platform.python_version()}
     for worker in workers:
         versions |= worker.info.get("versions", {})

@@ -20,7 +20,7 @@ out. --table names single groups of lines:
     text-greedy, text-beam     the sentences of --input by the run of --workdir
     start-small                from `transformer train` to its first step done
 
-All that is computed on the CPU, by as many threads as there are cores. With
+All of that runs on the CPU, with as many threads as there are cores. With
 --device=gpu, in bfloat16 on a CUDA GPU, one process after another:
 
     train-32, train-256        updates of base on 776 x 32 and 96 x 256 tokens
@@ -63,7 +63,7 @@ TRANSLATORS = {"transformers": BOTH, "CTranslate2": ("float32", "int8")}
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Workers that are measured in one arena, and the lines of the table they make.
+    """Workers that are measured in one arena, and their lines in the table.
 
     Attributes:
       title: what the work is.
@@ -126,14 +126,14 @@ def searching_on_gpu(sentences: int, length: int, beam: int) -> Group:
 
 
 def training_composed(size: str) -> Group:
-    """Return the workers that make updates of a model that torch has the parts of."""
+    """Return the workers that update a model that torch only has the parts of."""
     tasks = _tasks("train", dict.fromkeys(COMPOSED, SINGLE), COMPOSED, size=size)
     rows, length = sizes.COMPOSED_ROWS[size], sizes.COMPOSED_LENGTH
     return Group(f"training, {size}, {rows} x {length}", SINGLE, tasks)
 
 
 def searching_composed(size: str, beam: int) -> Group:
-    """Return the workers that search with a model that torch has the parts of."""
+    """Return the workers that search with a model that torch only has the parts of."""
     systems = dict.fromkeys(COMPOSED, BOTH)
     tasks = _tasks("captions", systems, COMPOSED, size=size, beam=beam)
     count = f"{sizes.CAPTIONS:,} sentences"
@@ -141,7 +141,7 @@ def searching_composed(size: str, beam: int) -> Group:
 
 
 def multiplying(rows: int, inner: int, outer: int) -> Group:
-    """Return the workers that make a product of matrices."""
+    """Return the workers that multiply matrices."""
     systems = dict.fromkeys(("ours", "PyTorch"), BOTH)
     tasks = _tasks("product", systems, rows=rows, inner=inner, outer=outer)
     return Group(f"product, {rows} x {inner} by {inner} x {outer}", BOTH, tasks)
@@ -220,7 +220,7 @@ START = "start-small"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Measure and print; return 1 if a worker failed that is installed."""
+    """Measure and print; return 1 if an installed worker failed."""
     values = _parse(arguments)
     measured: dict[str, dict[str, Worker]] = {}
     rows: list[list[str]] = []
@@ -235,7 +235,7 @@ def main(arguments: Sequence[str]) -> int:
             workers = measure(group, values.rounds, values.peers_python, turns)
             for dtype in group.dtypes:
                 rows.append(report.ratio_row(group.title, dtype, workers, device))
-            if name in TEXT:  # scores depend on no search: one note says all
+            if name in TEXT:  # scores do not depend on the search: one note is enough
                 scores = report.score_notes(weights.load_task(Path(folder)), workers)
             losses += report.loss_notes(group.title, workers)
             measured[name] = workers
@@ -262,10 +262,10 @@ def measure(
     """Measure the workers of a group; return them by name.
 
     Args:
-      group: of work.
-      rounds: that count.
+      group: the workers.
+      rounds: number of counted rounds.
       peers_python: Python that has the peers.
-      turns: who works when.
+      turns: decides who works when.
     """
     workers = {}
     for name, (program, *arguments) in group.tasks.items():
@@ -282,13 +282,13 @@ def measure(
 
 
 def our_environment() -> dict[str, str]:
-    """Return what lets a process import this project, installed or not."""
+    """Return an environment that can import this project, installed or not."""
     others = os.environ.get("PYTHONPATH")
     return {"PYTHONPATH": f"{ROOT}{os.pathsep}{others}" if others else str(ROOT)}
 
 
 def measure_start(rounds: int) -> dict[str, Any]:
-    """Return what ``transformer bench --what=startup`` says of the small size."""
+    """Return what ``transformer bench --what=startup`` reports for the small size."""
     size = sizes.SIZES["small"]
     model = {
         "vocab_size": size.vocabulary,
@@ -341,7 +341,7 @@ def _run_ours(*arguments: str) -> None:
 
 
 def _records(measured: Mapping[str, Mapping[str, Worker]]) -> dict[str, Any]:
-    """Return all that is known of each worker but its translations."""
+    """Return all that is known about each worker except its translations."""
     return {
         group: {
             name: {

@@ -1,6 +1,6 @@
 """What every system is given: sizes of models, ids of sentences, threads.
 
-Whoever is measured reads this file, so it needs numpy alone.
+Every measured system reads this file, so it needs numpy alone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SIZES = {
 
 
 class Recurrent(NamedTuple):
-    """Sizes of a recurrent encoder-decoder in which no two tables are one."""
+    """Sizes of a recurrent encoder-decoder without shared tables."""
 
     member: str  # "cgru", or "luong" with score general and input feeding
     embedding: int
@@ -45,7 +45,7 @@ class Recurrent(NamedTuple):
 
 
 class Convolutional(NamedTuple):
-    """Sizes of a ConvS2S all of whose widths are one, and no two of its tables."""
+    """Sizes of a ConvS2S with a single width and without shared tables."""
 
     width: int  # of embeddings and layers, and what the output matrix is multiplied by
     kernel: int  # k of every convolution
@@ -57,21 +57,21 @@ class Convolutional(NamedTuple):
     dropout: float
 
 
-# Captions in joint BPE of 10,000 merges have so many types on each side.
+# Captions in joint BPE of 10,000 merges have this many types on each side.
 RECURRENT = {
     "cgru": Recurrent("cgru", 128, 256, 1, 128, 5_204, 7_066, (0.3, 0.5, 0.5)),
     "luong": Recurrent("luong", 512, 512, 2, 512, 5_204, 7_066, (0.2, 0.2, 0.2)),
 }
 CONVOLUTIONAL = {"convs2s": Convolutional(256, 3, 4, 3, 128, 5_204, 7_066, 0.2)}
-# What torch.nn has only the parts of.
+# Models that torch.nn has only the parts of.
 COMPOSED = RECURRENT | CONVOLUTIONAL
 COMPOSED_ROWS = {"cgru": 32, "luong": 32, "convs2s": 64}  # of a training batch
 COMPOSED_LENGTH = 16
-# Of gates in a step of their greedy search: rows x inner x outer.
+# Products of the gates in a step of their greedy search: rows x inner x outer.
 PRODUCTS = {"cgru": (256, 512, 768), "luong": (256, 512, 2_048)}
 CAPTIONS = 1_000
-SLOTS = 4_096  # padded source tokens of which captions are searched for at once
-EXTRA = 1  # tokens that an output may have more than its source: EOS too counts
+SLOTS = 4_096  # padded source tokens of the captions that are searched at once
+EXTRA = 1  # tokens by which an output may exceed its source; EOS counts too
 ALPHA = 0.6  # of the length penalty
 ROWS, LENGTH = 64, 32  # of a training batch; LENGTH also of what is translated
 ACCELERATED = ((776, 32), (96, 256))  # the same on accelerators: the paper's 25,000
@@ -83,7 +83,7 @@ EPSILON = 1e-6  # of layer norms
 def sentences(
     vocabulary: int, rows: int, length: int, least: float = 1.0, seed: int = 0
 ) -> np.ndarray:
-    """Make sentences whose words are as unequally frequent as real ones.
+    """Make sentences whose word frequencies are as uneven as in real text.
 
     The probability of the n-th id is proportional to 1 / n (Zipf's law).
 
@@ -149,15 +149,15 @@ def captions(vocabulary: int, count: int) -> list[list[int]]:
 def inner_dropout(device: str) -> float:
     """Return the dropout on attention weights and inner activations.
 
-    The paper has none. A fused attention that drops weights is another kernel, which
+    The paper has none. Fused attention that drops weights needs another kernel, which
     not every system has, so there is none on accelerators; on a CPU, where attention is
-    written out, everybody has it.
+    written out, every system has it.
     """
     return DROPOUT if device == "cpu" else 0.0
 
 
 def shift_right(target: np.ndarray) -> np.ndarray:
-    """Make the decoder's input of a target: BOS in front, the last id left out."""
+    """Make the decoder's input from a target: BOS in front, the last id left out."""
     return np.pad(target, ((0, 0), (1, 0)), constant_values=BOS)[:, :-1]
 
 
@@ -168,7 +168,7 @@ def padded(sequences: list[list[int]]) -> np.ndarray:
 
 
 def in_groups(lengths: Sequence[int]) -> list[list[int]]:
-    """Return numbers of sentences in batches of similar length, of ``SLOTS`` slots."""
+    """Return sentence numbers in batches of similar length with ``SLOTS`` slots."""
     groups: list[list[int]] = []
     for row in np.argsort(lengths, kind="stable").tolist():
         if not groups or lengths[row] * (len(groups[-1]) + 1) > SLOTS:
@@ -178,7 +178,7 @@ def in_groups(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def cores() -> int:
-    """Return how many cores this process may use: that many threads a system gets."""
+    """Return how many cores this process may use; each system gets as many threads."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

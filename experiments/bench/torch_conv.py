@@ -1,4 +1,4 @@
-"""ConvS2S written with torch.nn, and the parameters of ours in it.
+"""ConvS2S written with torch.nn, with this project's parameters.
 
 Whole sentences go through nn.Conv1d, one token of each hypothesis through the same
 weights as one product with the last k inputs of a layer.
@@ -33,7 +33,7 @@ class _Scaled(torch.autograd.Function):
 
 
 class ConvS2S(nn.Module):
-    """Convolutions with gates on both sides, attention in every decoder layer."""
+    """Gated convolutions on both sides, attention in every decoder layer."""
 
     def __init__(self, size: sizes.Convolutional) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class ConvS2S(nn.Module):
         return Memory(HALF * (z + embedded), z, real[:, None])
 
     def attend(self, i: int, h: Tensor, embedded: Tensor, memory: Memory) -> Tensor:
-        """Return what layer i makes of h (B, T, D) and a source."""
+        """Apply the attention of layer i to h (B, T, D) and a source."""
         query = HALF * (self.queries[i](h) + embedded)
         energies = (query @ memory.keys.mT).masked_fill(~memory.real, -torch.inf)
         root = memory.real.sum(-1, keepdim=True).to(h.dtype).sqrt()
@@ -117,7 +117,7 @@ class ConvS2S(nn.Module):
         return self.output(self.decoder_output(x)), (*new, place + 1)
 
     def fixed(self) -> ConvS2S:
-        """Return it with every normalised matrix made once, for a search."""
+        """Return the model with every normalised matrix computed once, for a search."""
         for module in self.modules():
             if nn.utils.parametrize.is_parametrized(module):
                 remove_parametrizations(module, "weight")
@@ -156,7 +156,7 @@ def make(given: weights.ComposedWeights) -> ConvS2S:
             put(f"{side}.{i}", gain, each.transpose(2, 1, 0), bias)
     put("output", get["output_gain"], get["output"], get["output_bias"])
     tensors = {name: torch.from_numpy(array.copy()) for name, array in named.items()}
-    model.load_state_dict(tensors)  # refuses what is missing and what is too much
+    model.load_state_dict(tensors)  # refuses missing and unexpected names
     return model
 
 

@@ -1,4 +1,4 @@
-"""Two recurrent models written with torch.nn, and the parameters of ours in them.
+"""Two recurrent models written with torch.nn, with this project's parameters.
 
 The encoders are nn.GRU and nn.LSTM over packed sequences, the decoders loops of
 nn.GRUCell and nn.LSTMCell with the logits of all positions outside. Arrays of a step
@@ -51,7 +51,7 @@ class Recurrent(nn.Module):
         return self.context(found), real[:, None], last
 
     def embed(self, ids: Tensor) -> Tensor:
-        """Return the embeddings of inputs; before the first word there is none."""
+        """Return the embeddings of inputs, zeros before the first word."""
         return self.words(self.target(ids) * (ids != sizes.BOS)[..., None])
 
     def remember(self, source: Tensor) -> tuple[Memory, State]:
@@ -91,7 +91,7 @@ def attend(energies: Tensor, memory: Memory) -> Tensor:
 
 
 class NormedCell(nn.Module):
-    """The GRU whose products are normalised: both gates together, the candidate apart.
+    """The GRU with normalised products: both gates together, the candidate apart.
 
     Its columns are those of gates z and r and of the candidate, as ours.
     """
@@ -142,7 +142,7 @@ class NormedGru(nn.Module):
 
 
 class ConditionalGru(Recurrent):
-    """Two cells a step, and attention between them."""
+    """Two cells per step, with attention between them."""
 
     def __init__(self, size: sizes.Recurrent) -> None:
         super().__init__(size)
@@ -226,10 +226,10 @@ def make(given: weights.ComposedWeights) -> Recurrent:
     named = {"cgru": _cgru, "luong": _luong}[size.member](size, given.arrays)
     table = given.arrays["source_embedding"]
     for name, place in _TABLES.items():
-        # Where two tables are one, only the first is there.
+        # Of two tables that are shared, only the first is there.
         named[place] = table = given.arrays.get(name, table)
     tensors = {name: torch.from_numpy(array.copy()) for name, array in named.items()}
-    model.load_state_dict(tensors)  # refuses what is missing and what is too much
+    model.load_state_dict(tensors)  # refuses missing and unexpected names
     return model
 
 

@@ -1,7 +1,7 @@
 """Searches in torch over the steps of a model, in batches that shrink.
 
-They find what this project's searches find, by the same rules: the sentences that are
-done leave the batch after each step.
+They find what this project's searches find, by the same rules; finished sentences leave
+the batch after each step.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from torch_rnn import Memory, Recurrent
 
 Model = Recurrent | ConvS2S
 
-_NEVER = -1e9  # finite, so that sums stay so
-_NONE = -1  # behind the end of an output
+_NEVER = -1e9  # finite, so that sums stay finite
+_NONE = -1  # after the end of an output
 
 
 @torch.inference_mode()
@@ -54,7 +54,7 @@ def beam(
     """Search with J hypotheses side by side.
 
     A sentence is done when J hypotheses have ended among the best J of a step, at its
-    limit, or when none that is live can still be the best.
+    limit, or when no live hypothesis can still become the best.
 
     Args:
       model: in evaluation mode.
@@ -137,14 +137,14 @@ def _until_end(outputs: Tensor) -> list[list[int]]:
 def search(
     model: Model, sources: list[list[int]], beams: int, alpha: float, extra: int
 ) -> list[list[int]]:
-    """Search for one batch of sentences; with one hypothesis greedily.
+    """Search for one batch of sentences, greedily with one hypothesis.
 
     Args:
       model: in evaluation mode.
       sources: ids of each, with EOS.
       beams: J.
       alpha: of the length penalty.
-      extra: an output has at most so many tokens more than its source without EOS.
+      extra: an output has at most this many tokens more than its source without EOS.
     """
     source = torch.from_numpy(sizes.padded(sources)).long()
     limits = torch.tensor([len(ids) - 1 + extra for ids in sources])

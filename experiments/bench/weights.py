@@ -1,7 +1,7 @@
 """A model's parameters on their way from this project to other systems.
 
-They keep their names, ``encoder_0.self_attention.query.kernel``, and matrices their
-form (I, O). Whoever is measured reads this file, so it needs numpy alone.
+They keep their names, ``encoder_0.self_attention.query.kernel``, and matrices stay
+(I, O). Every measured system reads this file, so it needs numpy alone.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class ComposedWeights(NamedTuple):
 
     Attributes:
       size: its sizes.
-      arrays: its parameters by name, float32; without "output", or without
-        "target_embedding" too, that table is one with the table before it.
+      arrays: its parameters by name, float32; where "output", or "target_embedding"
+        too, is missing, it shares the table before it.
     """
 
     size: Recurrent | Convolutional
@@ -50,7 +50,7 @@ class Task:
 
     Attributes:
       sources: N sentences, each with EOS.
-      groups: which of them are one batch; every one is in one group.
+      groups: which of them form a batch; each is in exactly one group.
       limit: most tokens of a translation.
       alpha: scores are log-probabilities divided by length^alpha.
       targets: a translation of each, with EOS, to be scored.
@@ -90,7 +90,7 @@ def shapes(size: Size) -> dict[str, tuple[int, ...]]:
 
 
 def draw(size: Size, longest: int = LENGTH) -> Weights:
-    """Draw a model whose speed is to be measured: its output means nothing.
+    """Draw a model to measure its speed; its output means nothing.
 
     Args:
       size: of the model.
@@ -188,7 +188,7 @@ def _convs2s(size: Convolutional) -> dict[str, tuple[int, ...]]:
 
 
 def draw_composed(size: Recurrent | Convolutional) -> ComposedWeights:
-    """Draw such a model: everybody who draws it has the same."""
+    """Draw such a model, always the same one."""
     numbers = np.random.default_rng(0)
 
     def parameter(name: str, shape: tuple[int, ...]) -> np.ndarray:

@@ -3,10 +3,10 @@
     python experiments/bench/windows.py --window=32 --lengths=256,512,1024,4096
 
 measures one attention of 8 heads of 64, forward and backward, in float32, on the first
-device that JAX finds: in blocks, under the window's mask, and of all positions. The
-mask's and all positions' are the same products; ``--rounds`` of each in turn, medians,
-and the bytes of temporaries as compiled. ``--clock=cpu`` counts the seconds of all
-threads instead of those that pass, which other programs on the machine hardly change.
+device that JAX finds: in blocks, under the window's mask, and over all positions. The
+last two compute the same products. It prints the medians of ``--rounds`` of each in
+turn, and the bytes of temporaries as compiled. ``--clock=cpu`` counts the CPU seconds
+of all threads instead of elapsed time; other programs on the machine hardly change it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The worker's end of the measurement: a process that works when it is told to.
 
-A program of works is called with the name of one and a flag for each of its arguments:
+A worker program is called with the name of one of its works and a flag for each of the
+arguments of that work:
 
     python experiments/bench/peer_torch.py train --size=small --dtype=bfloat16
 
@@ -25,7 +26,7 @@ from typing import Any, NamedTuple
 
 
 def _nothing() -> None:
-    """Wait for a device that has done all it was told to."""
+    """Wait for a device that is already done."""
 
 
 class Work(NamedTuple):
@@ -33,7 +34,7 @@ class Work(NamedTuple):
 
     Attributes:
       step: does the work once; may return before an accelerator has done it.
-      info: is told with READY, as JSON.
+      info: is sent with READY, as JSON.
       wait: returns when all steps are done.
     """
 
@@ -70,7 +71,7 @@ def _parse(
 
 
 def _take_standard_output() -> typing.TextIO:
-    """Return standard output; what libraries print goes to standard error from now."""
+    """Return standard output; from now on libraries print to standard error."""
     channel = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return channel

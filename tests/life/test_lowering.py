@@ -226,7 +226,7 @@ OTHERS = [*itertools.product(sorted(PROGRAMS.keys() - {"train step"}), CONFIGURA
 @pytest.mark.parametrize("program, name", OTHERS)
 def test_other_programs_for_cuda(lowered, program, name):
     text = lowered(program, name, H100)
-    # A search encodes; its decoder reads a cache by products that are written out.
+    # A search encodes; its decoder reads a cache by unfused products.
     whole = program in ("evaluation", "score")
     there = products_of(name) == BFLOAT16 and name != "d_k is not d_v"
     encoder = int(there and name not in ("window", "relative positions"))

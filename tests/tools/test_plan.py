@@ -148,10 +148,10 @@ def test_for_cuda_programs_are_lowered_and_the_rest_is_left_open():
     "dropout, kinds, expected",
     [
         (0.0, ["train"], "one kernel, cudnn"),
-        (0.1, ["train"], "written out"),
+        (0.1, ["train"], "unfused"),
         (0.1, ["evaluate"], "one kernel, cudnn"),
         (0.1, ["search"], "one kernel, cudnn in the encoder"),
-        (0.1, ["train", "evaluate"], "train: written out, evaluate: one kernel, cudnn"),
+        (0.1, ["train", "evaluate"], "train: unfused, evaluate: one kernel, cudnn"),
     ],
 )
 def test_attention_is_told_of_each_program(dropout, kinds, expected):

@@ -1,4 +1,4 @@
-"""What the value of a key may be, and how a wrong one is refused."""
+"""Which values a key may have, and how a wrong one is refused."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from transformer.ids import SPECIAL
 
 
 class UserError(Exception):
-    """A mistake the user can mend: printed as one line, exit code 2."""
+    """A mistake the user can fix: printed as one line, exit code 2."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """What the values of a key have to pass, and the same in words."""
+    """A condition on the values of a key, and the same in words."""
 
     passes: Callable[[Any], bool]
     expected: str
 
 
 Number = TypeVar("Number", int, float)
-# On a device numbers are float32, and what is counted is int32.
+# On a device numbers are float32 and counts are int32.
 _FINITE = Check(lambda x: abs(x) < 2.0**128, "a finite number of float32")
 _COUNTED = Check(lambda x: isinstance(x, float) or x < 2**31, "less than 2^31")
-# What the system gives of other bytes are lone surrogates.
+# The system turns other bytes into lone surrogates.
 UTF8 = Check(lambda x: not re.search("[\ud800-\udfff]", x), "text in UTF-8")
 _OF_ALL = {float: [_FINITE], str: [UTF8]}
 Positive = Annotated[
@@ -67,7 +67,7 @@ Language = Annotated[
         "the end of a file name, such as en, without / and \\",
     ),
 ]
-# It may be that of a folder, as in an ablation.
+# It may name a folder, as in an ablation.
 Name = Annotated[
     str,
     Check(
@@ -88,7 +88,7 @@ def convolutions(text: str) -> tuple[Convolution, ...]:
     """Read layers, "NxDkK" for N of width D and kernel K, joined by "+".
 
     Returns:
-      The layers from the first to the last; none if it is not so written.
+      The layers from the first to the last; none if the text has another form.
 
     >>> convolutions("2x512k3+1x2048k1")[1:]
     (Convolution(width=512, kernel=3), Convolution(width=2048, kernel=1))
@@ -118,7 +118,7 @@ Parts = Annotated[
 
 
 def type_and_checks(hint: Any) -> tuple[type, list[Check]]:
-    """Take apart what is written behind a key; every float has to be finite."""
+    """Split the annotation of a key into type and checks; floats must be finite."""
     if typing.get_origin(hint) is Literal:
         choices = typing.get_args(hint)
         return str, [Check(lambda x: x in choices, f"one of {', '.join(choices)}")]

@@ -1,4 +1,4 @@
-"""What a configuration is as text, and how two of them differ."""
+"""A configuration as text, and the differences between two of them."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ def digest(config: Any) -> str:
 def difference(old: Config, new: Config) -> list[str]:
     """Return one line per key whose value differs, ``"model.heads: 8 -> 4"``.
 
-    Of models of two kinds only the keys that both have are compared.
+    For models of two kinds, only the keys that both have are compared.
     """
     a, b = flatten(old), flatten(new)
     return [f"{k}: {a[k]!r} -> {b[k]!r}" for k in a if k in b and a[k] != b[k]]
 
 
-# Where data are; what is there is compared by digest.
+# Paths of data; their content is compared by digest.
 PATHS = (
     "data.dir",
     "data.prepared",
     "tokenizer.source_model",
     "tokenizer.target_model",
 )
-# Keys, or groups of them, that change where a run is computed: at most the rounding.
+# Keys, or groups of them, for where a run is computed: they change at most rounding.
 _PLACE = ("device", "parallel.", "loss.block", "decode.tokens")
-# Those that change no number of a step: what a run is called, how far it goes, what it
-# writes down on the way, when it gives up, and how it is measured at its end.
+# Those that change no number of a step: what a run is called, how long it is, what it
+# writes on the way, when it gives up, and how it is evaluated at its end.
 _COURSE = (
     "name:",
     "train.",
@@ -64,9 +64,9 @@ _COURSE = (
 
 
 def other_run(old: Config, new: Config) -> list[str]:
-    """Return ``difference``, but for where a run is computed: that it may change.
+    """Return ``difference`` except for where a run is computed, which may change.
 
-    With it those sizes may change that only round differently, see ``sizes.py``.
+    With it, sizes that only affect rounding may change too, see ``sizes.py``.
     """
     return [line for line in difference(old, new) if not line.startswith(_PLACE)]
 
@@ -74,9 +74,9 @@ def other_run(old: Config, new: Config) -> list[str]:
 def other_steps(old: Config, new: Config) -> list[str]:
     """Return those lines of ``other_run`` that make another run of the same steps.
 
-    What is not among them may change when a run is resumed.
+    The others may change when a run is resumed.
     """
-    fixed: tuple[str, ...] = ("train.watch",)  # what the best checkpoint is the best by
+    fixed: tuple[str, ...] = ("train.watch",)  # what decides the best checkpoint
     if new.optimizer.schedule == "plateau":
         fixed += ("train.evaluate_every", "train.checkpoint_every")  # when it validates
         if new.train.watch != "perplexity":

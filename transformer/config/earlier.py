@@ -10,7 +10,7 @@ from transformer.config.checks import UserError
 from transformer.config.keys import MODELS, Config, Model
 from transformer.config.values import resolve
 
-# Keys that are newer than some runs, with what those did.
+# Keys that are newer than some runs, with what those runs did.
 NEWER = {
     "data.digits": 9,
     "data.test_digits": 0,
@@ -55,9 +55,9 @@ NEWER = {
     "parallel.remat": "none",
     "parallel.layers": "unrolled",
 }
-# Keys that are gone, with the one value whose meaning is still there.
+# Removed keys, with the one value whose behaviour is still there.
 GONE = {"tokenizer.algorithm": "bpe", "model.dropout_bits": "hash"}
-# Keys that have another name, with what their values are called now.
+# Renamed keys, with what their values are called now.
 RENAMED = {"parallel.scan": ("parallel.layers", {False: "unrolled", True: "scanned"})}
 
 
@@ -83,7 +83,7 @@ def upgraded(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Return flat values of an earlier version, or some of them, under today's keys.
 
     Raises:
-      UserError: if a key is gone and its value was one that is gone too.
+      UserError: if a key was removed, and the behaviour of its value too.
     """
     now = {key: value for key, value in flat.items() if key not in RENAMED}
     for old, (key, values) in RENAMED.items():

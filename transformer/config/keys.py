@@ -72,8 +72,8 @@ class Tokenizer:
     # A given sentencepiece .model, "" = train one, of byte pairs; of marian a .marian,
     # or a .spm that has vocab.json beside it.
     source_model: str
-    target_model: str  # likewise; "" = the source model if joint
-    symbols: Symbols  # that a trained sentencepiece never parts, "<ep>,<news>"
+    target_model: str  # the same for the target; "" = the source model if joint
+    symbols: Symbols  # that a trained sentencepiece never splits, "<ep>,<news>"
     # sentencepiece: BPE dropout, the chance that a merge is left out of training pairs,
     # and how many segmentations of each pair there are; an epoch reads all of them.
     dropout: Rate
@@ -135,10 +135,10 @@ class Transformer(Model):
         "disentangled",
     ]
     max_positions: Positive[int]  # rows of a learned position table
-    # k, of relative and disentangled positions: farther is as far as this; else -1
+    # k, of relative and disentangled positions: larger distances count as k; else -1
     clip: Clip
     farthest: NotNegative[int]  # disentangled: k logarithmic buckets to here, 0 = none
-    relative_heads: Literal["shared", "per_head"]  # whose their vectors are
+    relative_heads: Literal["shared", "per_head"]  # whether heads share their vectors
     attention_bias: bool
     score: Literal["scaled_dot", "dot", "additive", "general"]
     window: NotNegative[int]  # positions that self-attention reaches each way, 0 = all
@@ -168,7 +168,7 @@ class Recurrent(Model):
     readout_dropout: Rate  # on what the output matrix is multiplied by
     encoder_norm: bool  # cgru: layer normalisation inside the encoder's cells
     reverse_source: bool
-    # Of luong, whose values elsewhere are "none", False and 0.
+    # Of luong; elsewhere the values are "none", False and 0.
     score: Literal["none", "dot", "general", "concat", "location"]
     attention: Literal["none", "global", "local_m", "local_p"]
     feeding: bool  # h~ is part of the next step's input
@@ -184,7 +184,7 @@ class Convolutional(Model):
     # Layers, "9x512k3+2x2048k1": 9 of width 512 and kernel 3, then 2 of 2,048 and 1.
     encoder: Convolutions
     decoder: Convolutions
-    max_positions: Positive[int]  # rows of each of both tables of positions
+    max_positions: Positive[int]  # rows of each of the two tables of positions
 
     @property
     def learned_positions(self) -> int:
@@ -213,20 +213,20 @@ MODELS: dict[str, type[Model]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Init:
-    """What a run takes of another one, with ``train --init_from``."""
+    """What a run takes from another one, with ``train --init_from``."""
 
     only: Patterns  # the parameters that are taken, "" = all
-    skip: Patterns  # those of them that are drawn all the same
+    skip: Patterns  # those of them that are drawn at random anyway
     vocabulary: Literal["new", "old"]  # old: the other run's tokenizers
 
 
 @dataclasses.dataclass(frozen=True)
 class Loss:
-    """Section 5.4, label smoothing, and R-Drop, which the paper has not."""
+    """Section 5.4, label smoothing, and R-Drop, which is not in the paper."""
 
     smoothing: Rate
     smoothing_over: Literal["all", "others"]  # ids; others: than the target
-    r_drop: NotNegative[float]  # alpha, of two passes with other dropout; 0 = one
+    r_drop: NotNegative[float]  # alpha, of two passes with different dropout; 0 = one
     block: NotNegative[int]  # rows of logits in memory at a time, 0 = by the device
 
     @property
@@ -249,15 +249,15 @@ class Optimizer:
     b1: Rate
     b2: Rate
     epsilon: Positive[float]
-    # Of plateau and epochs, whose values elsewhere are 1 and 0.
+    # Of plateau and epochs; elsewhere the values are 1 and 0.
     decay: Decay  # what the rate is multiplied by
-    decay_patience: NotNegative[int]  # plateau: validations in vain before it is
-    decay_after: NotNegative[float]  # epochs: so many before the first time
-    decay_every: NotNegative[float]  # epochs: so many from time to time
-    least_rate: NotNegative[float]  # the run ends before a lower one, 0 = it does not
+    decay_patience: NotNegative[int]  # plateau: validations in vain before a decay
+    decay_after: NotNegative[float]  # epochs: how many before the first decay
+    decay_every: NotNegative[float]  # epochs: how many between two decays
+    least_rate: NotNegative[float]  # the run ends before a lower one, 0 = never
     l2: NotNegative[float]  # of the sum of squares of all weights, added to the loss
     clip_norm: NotNegative[float]  # global gradient norm, 0 = no clipping
-    accumulation: Positive[int]  # microbatches that a batch is computed in
+    accumulation: Positive[int]  # microbatches that a batch is split into
     frozen: Patterns  # parameters that stay as they are, "" = none
     nonfinite_limit: Positive[int]  # consecutive non-finite steps before the run stops
 
@@ -272,9 +272,9 @@ class Train:
     evaluate_every: NotNegative[int]
     # What validations are compared by: "perplexity", or a variant of data.measure.
     watch: str
-    watch_pairs: NotNegative[int]  # of them that a measure is taken of, 0 = all
+    watch_pairs: NotNegative[int]  # pairs on which a measure is taken, 0 = all
     show: NotNegative[int]  # validation sentences to translate and show each time
-    patience: NotNegative[int]  # validations in vain before the run ends, 0 = no matter
+    patience: NotNegative[int]  # validations in vain before the run ends, 0 = no limit
     checkpoint_every: NotNegative[int]  # steps, 0 = by minutes only
     checkpoint_minutes: NotNegative[float]  # 0 = by steps only
     keep: Positive[int]  # the last K checkpoints, beside the best
@@ -296,7 +296,7 @@ class Decode:
 
 @dataclasses.dataclass(frozen=True)
 class Parallel:
-    """Over which devices a run is spread; its numbers do not depend on it."""
+    """The devices a run is distributed over; its numbers do not depend on them."""
 
     data: Parts  # replicas, each with its rows of a batch; -1 = what is left
     fsdp: Positive[int]  # shards of parameters and moments, each with its rows
@@ -312,7 +312,7 @@ class Config:
 
     name: Name
     seed: Seed
-    device: Literal["any", "cpu", "gpu", "tpu"]  # the last two stop where absent
+    device: Literal["any", "cpu", "gpu", "tpu"]  # gpu and tpu stop if there is none
     data: Data
     tokenizer: Tokenizer
     batch: Batch
@@ -326,7 +326,7 @@ class Config:
 
 
 def transformer(model: Model) -> Transformer:
-    """Return the keys of a Transformer, for what knows of no other kind of model.
+    """Return the keys of a Transformer, for code that knows no other kind of model.
 
     Raises:
       UserError: if it is of another kind.

@@ -17,7 +17,7 @@ def split(text: str) -> list[str]:
 
 
 def matches(text: str, name: str) -> bool:
-    """Say whether one of the patterns of a text is a name's, or its first parts'.
+    """Return whether a pattern of a text matches a name or its first parts.
 
     >>> matches("encoder_0, .*bias", "encoder_0.feed_forward.kernel_1")
     True
@@ -28,7 +28,7 @@ def matches(text: str, name: str) -> bool:
 
 
 def check(key: str, text: str, names: Iterable[str]) -> None:
-    """See that each pattern of a key has a match.
+    """Check that each pattern of a key has a match.
 
     Args:
       key: of the configuration.
@@ -36,7 +36,7 @@ def check(key: str, text: str, names: Iterable[str]) -> None:
       names: of all parameters.
 
     Raises:
-      UserError: if one has none; the names nearest to it are said.
+      UserError: if one has none; the message gives the nearest names.
     """
     known = list(names)
     for pattern in split(text):

@@ -99,7 +99,7 @@ def _check_data(data: Data) -> None:
 
 
 def _check_tokenizer(config: Config) -> None:
-    """See that trees are read as trees, and that symbols have a model to be in."""
+    """Check that trees are read as trees, and that symbols have a model to be in."""
     tokenizer, source = config.tokenizer, config.data.source
     pieces = tokenizer.kind in ("sentencepiece", "indexed_words")
     trained = pieces and not tokenizer.source_model
@@ -142,7 +142,7 @@ def _check_tokenizer(config: Config) -> None:
 
 
 def _check_init(config: Config) -> None:
-    """See that no tokenizer is given where another run's are taken."""
+    """Check that no tokenizer is given where another run's are taken."""
     for side in ("source", "target"):
         model = getattr(config.tokenizer, f"{side}_model")
         if model and config.init.vocabulary == "old":
@@ -151,7 +151,7 @@ def _check_init(config: Config) -> None:
 
 
 def _check_vectors(config: Config) -> None:
-    """See that nothing is asked of vectors that text alone has: a vocabulary."""
+    """Check that nothing is asked of vectors that only text has: a vocabulary."""
     if not config.data.vectors:
         return
     where = "with data.source = vectors, whose sources are no text"
@@ -193,7 +193,7 @@ _SCORES = {
     "relative": ("scaled_dot", "dot"),
     "disentangled": ("scaled_dot",),
 }
-# What the positions that have no use for a key say of it.
+# Keys with their value for positions that do not use them, and the positions that do.
 _OF_DISTANCES: dict[str, tuple[Any, tuple[str, ...]]] = {
     "clip": (-1, ("relative", "disentangled")),
     "relative_heads": ("shared", ("relative",)),
@@ -202,7 +202,7 @@ _OF_DISTANCES: dict[str, tuple[Any, tuple[str, ...]]] = {
 
 
 def _check_distances(model: Transformer) -> None:
-    """See that positions by distance fit what attention does."""
+    """Check that positions by distance fit what attention does."""
     kind = model.positions
     for key, (nothing, users) in _OF_DISTANCES.items():
         if kind not in users and (got := getattr(model, key)) != nothing:
@@ -222,7 +222,7 @@ def _check_distances(model: Transformer) -> None:
 
 
 def _check_bytenet(model: ByteNet) -> None:
-    """See that blocks have half the channels, and that the encoder's are symmetric."""
+    """Check that blocks can halve the channels and that the encoder is symmetric."""
     if model.d_model % 2:
         expected = "an even number, of which a block has half inside"
         refuse("model.d_model", expected, model.d_model)
@@ -241,7 +241,7 @@ _OF_LUONG = {
 
 
 def _check_recurrent(model: Recurrent) -> None:
-    """See that no key is set that another one makes meaningless."""
+    """Check that no key is set that another one makes meaningless."""
     if model.tying != "none" and model.embedding != model.d_model:
         expected = f"model.d_model = {model.d_model} where tables are tied"
         refuse("model.embedding", expected, model.embedding)
@@ -305,7 +305,6 @@ def _check_batch(config: Config) -> None:
         refuse("batch.tokens", expected, batch.tokens)
 
 
-# What a schedule has no use for, with the values that say so.
 # Optimisers to which the layers of a stack may be one array; others take a norm or a
 # factor of each array, or keep less than its shape.
 ELEMENTWISE = (
@@ -313,6 +312,7 @@ ELEMENTWISE = (
     *("amsgrad", "lion", "nadam", "nadamw", "optimistic_gradient_descent", "radam"),
     *("rmsprop", "sgd", "sign_sgd", "signum", "yogi"),
 )
+# Keys that a schedule does not use, with the values that say so.
 _UNUSED: dict[str, dict[str, float]] = {
     "inverse_sqrt": {"rate": 0.0, "decay": 1.0, "least_rate": 0.0},
     "constant": {"scale": 1.0, "step_offset": 0, "decay": 1.0, "least_rate": 0.0},
@@ -322,7 +322,7 @@ _UNUSED: dict[str, dict[str, float]] = {
 
 
 def _check_optimizer(rule: Optimizer) -> None:
-    """See that the learning rate is said once."""
+    """Check that the learning rate is given exactly once."""
     unused = dict(_UNUSED[rule.schedule])
     if rule.schedule != "plateau":
         unused["decay_patience"] = 0
@@ -346,7 +346,7 @@ def _check_optimizer(rule: Optimizer) -> None:
 
 
 def _check_validations(config: Config) -> None:
-    """See that there are validations where something depends on them."""
+    """Check that there are validations if something depends on them."""
     train, best = config.train, config.decode.checkpoint == "best"
     asked = {
         "train.patience": bool(train.patience),

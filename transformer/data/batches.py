@@ -1,4 +1,4 @@
-"""Batches of similar lengths, in an order that the seed and the step decide.
+"""Batches of similar lengths, in an order that depends on seed and step alone.
 
 ``Batches`` sorts the pairs of a corpus into a short list of shapes (R, S, T);
 ``batch_at(step)`` is a pure function, so that a run resumes from its step alone.
@@ -42,16 +42,16 @@ class Epoch:
 class Batches:
     """The training batches of every step, from corpus, settings and seed alone.
 
-    They are one endless sequence, of which each step takes the next ``lengths``. Each
-    epoch has every pair exactly once and as many batches as any other. Pairs that do
-    not fill a batch of their bucket go into a larger one, so that at most one batch of
-    an epoch has empty rows.
+    They form one endless sequence, from which each step takes the next ``lengths``.
+    Each epoch has every pair exactly once and as many batches as any other. Pairs that
+    do not fill a batch of their bucket go into a larger bucket, so that at most one
+    batch of an epoch has empty rows.
 
     Args:
       corpus: the pairs.
       batch: padded tokens per side, number of batches per step and of shapes, what
-        rows and lengths are multiples of; with room for the longest pair, as
-        ``config.resolve`` sees to.
+        rows and lengths are multiples of; with room for the longest pair, which
+        ``config.resolve`` checks.
       seed: of the order.
 
     Attributes:
@@ -79,10 +79,10 @@ class Batches:
         self.per_epoch = sum(self._numbers)
         self.epoch = self._count(histogram)
         self._order = functools.lru_cache(maxsize=2)(self._make_order)
-        self._lock = threading.Lock()  # two threads shall not make the same order
+        self._lock = threading.Lock()  # so that no two threads make the same order
 
     def _count(self, histogram: np.ndarray) -> Epoch:
-        """Return what an epoch holds, of the pairs of each two lengths (S, T)."""
+        """Return what an epoch holds, from the number of pairs of each (S, T)."""
         both = list(zip(self._shapes, self._numbers, strict=True))
         rows = sum(number * shape[0] for shape, number in both)
         return Epoch(
@@ -97,7 +97,7 @@ class Batches:
     def of_step(
         self, step: int, wanted: Callable[[int], np.ndarray] = np.arange
     ) -> list[Batch]:
-        """Return the ``lengths`` batches of a step; arguments as of ``batch_at``."""
+        """Return the ``lengths`` batches of a step; arguments as for ``batch_at``."""
         first = step * self.lengths
         return [self.batch_at(first + i, wanted) for i in range(self.lengths)]
 
@@ -136,8 +136,8 @@ class Batches:
           stop: the batch after the last.
 
         Returns:
-          Shapes (R, S, T) in the order in which they first come in the epoch of the
-          first batch; if later ones are asked for, then all others.
+          Shapes (R, S, T) in the order in which they first occur in the epoch of the
+          first batch; if later epochs are asked for, then all other shapes.
         """
         epoch, first = divmod(start, self.per_epoch)
         last = first + max(stop - start, 0)
@@ -163,7 +163,7 @@ class Batches:
           (pairs,) indices in the corpus, (batches,) where each batch starts among them,
           (batches,) its index in the shapes.
         """
-        # The raw bits of Philox never change between versions and machines, what
+        # The raw bits of Philox never change between versions and machines; what
         # numpy's permutation makes of them may.
         bits = np.random.Philox(np.random.SeedSequence([self._seed, epoch]))
         chosen: list[np.ndarray] = []
@@ -236,7 +236,7 @@ class Group:
     def padded(self, sequences: Sequence[Sequence[int]] | Sequences) -> np.ndarray:
         """Return the group's sequences as (height, length) int32, PAD elsewhere.
 
-        Those of vectors, arrays (length, F), as ``vectors.padded``.
+        Vectors, arrays (length, F), become what ``vectors.padded`` returns.
         """
         if isinstance(sequences[self.rows[0]], np.ndarray):
             arrays = [np.asarray(sequences[row]) for row in self.rows]
@@ -257,7 +257,7 @@ def in_order(
     share their shapes.
 
     Args:
-      lengths: (N,) of the sequences; for pairs the larger of both sides.
+      lengths: (N,) of the sequences; for pairs the longer of both sides.
       tokens: height * length is at most this, as far as ``multiple`` rows fit.
       multiple: heights are a multiple of this.
 

@@ -27,7 +27,7 @@ class Budget:
         return self.tokens // max(bucket) // self.multiple * self.multiple
 
     def batches(self, buckets: Sequence[Bucket], counts: Sequence[int]) -> list[int]:
-        """Return how many batches each bucket gives; what fills none goes to the next.
+        """Return how many batches each bucket gives; leftover pairs go to a later one.
 
         Args:
           buckets: sorted by S + T, the last one holds all others.
@@ -62,9 +62,9 @@ def choose(histogram: np.ndarray, budget: Budget, limit: int) -> list[Bucket]:
     0.2 points of padding on Multi30k with 12 shapes and cost 0.2 with 16.
 
     Args:
-      histogram: (longest S + 1, longest T + 1) number of pairs of each two lengths.
+      histogram: (longest S + 1, longest T + 1) number of pairs of each (S, T).
       budget: the rows of a bucket.
-      limit: at most so many buckets.
+      limit: maximum number of buckets.
 
     Returns:
       Buckets sorted by S + T; the last holds every pair.
@@ -114,7 +114,7 @@ def _levels(counts: np.ndarray) -> np.ndarray:
 
 
 def count_lengths(s: np.ndarray, t: np.ndarray) -> np.ndarray:
-    """Return how many pairs there are of each two lengths.
+    """Return the number of pairs of each (S, T).
 
     Args:
       s: (pairs,) source lengths.
@@ -136,7 +136,7 @@ def round_lengths(histogram: np.ndarray, multiple: int) -> np.ndarray:
     """Return the histogram of lengths that are rounded up to a multiple.
 
     Args:
-      histogram: (longest S + 1, longest T + 1) number of pairs of each two lengths.
+      histogram: (longest S + 1, longest T + 1) number of pairs of each (S, T).
       multiple: what each length becomes a multiple of.
     """
     s, t = (config.round_up(np.arange(n), multiple) for n in histogram.shape)

@@ -43,7 +43,7 @@ class Counts:
 
 
 class Side(Protocol):
-    """One side of a corpus, as batches are made of it.
+    """One side of a corpus, as batches are made from it.
 
     Attributes:
       lengths: (pairs,) positions that each item takes.
@@ -79,8 +79,8 @@ class Sides(Protocol):
 class Sequences:
     """The sequences of one language, each with EOS at its end, on disk.
 
-    The offsets are memory-mapped, and verified whole when first asked for. The ids are
-    read where they are, each block verified with its first row: were they mapped, the
+    The offsets are memory-mapped, and verified as a whole when first used. The ids are
+    read from the file, each block verified with its first row: if they were mapped, the
     pages around every row ever read would count as memory of the process, 5 GB for 36 M
     pairs.
 
@@ -110,7 +110,7 @@ class Sequences:
         offsets = np.memmap(path, _OFFSET, "r").view(np.ndarray)
         if not self._folder.recorded:
             self._check(offsets)
-        # Earlier versions digested what a full disk had cut off.
+        # Earlier versions made digests of files that a full disk had cut off.
         name = self._name.replace(".offsets", ".ids")
         _check_size(self._folder, name, int(offsets[-1]) * self._dtype.itemsize)
         return offsets
@@ -191,8 +191,8 @@ class Corpus:
       counts: pairs kept and left out.
 
     Raises:
-      UserError: if a file is absent or of another size; where its content is another,
-        when that is first read.
+      UserError: if a file is absent or of another size; if its content differs, when
+        that is first read.
     """
 
     def __init__(self, folder: pathlib.Path | Folder, split: str):
@@ -309,7 +309,7 @@ def _write_chunk(
 
 
 def _writer(stem: pathlib.Path, tokenizer: Tokenizer) -> _Writer:
-    """Return what writes the source of a corpus."""
+    """Return the writer of the source of a corpus."""
     kind = _FrameWriter if isinstance(tokenizer, Vectors) else _Writer
     return kind(stem, tokenizer)
 
@@ -317,7 +317,7 @@ def _writer(stem: pathlib.Path, tokenizer: Tokenizer) -> _Writer:
 class _Writer:
     """Appends to the two files of ``Sequences``."""
 
-    end = 1  # what the length of each has beside it
+    end = 1  # what is added to the length of each: EOS
 
     def __init__(self, stem: pathlib.Path, tokenizer: Tokenizer):
         self.also: dict[str, int] = {}  # of the record
@@ -345,11 +345,11 @@ class _Writer:
 
     def __exit__(self, *error: object) -> None:
         with _naming(self._ids), self._ids, _naming(self._offsets), self._offsets:
-            pass  # what is written last may find no room either
+            pass  # there may be no room for the last write either
 
 
 def _append(file: BinaryIO, array: np.ndarray) -> None:
-    """Write numbers; numpy's ``tofile`` would not tell of all that finds no room."""
+    """Write numbers; numpy's ``tofile`` would not report all that finds no room."""
     with _naming(file):
         file.write(array.tobytes())
 

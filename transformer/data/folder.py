@@ -53,7 +53,7 @@ class Folder:
 
     @property
     def names(self) -> Iterable[str]:
-        """Of the files that have digests."""
+        """The names of the files that have digests."""
         return self._records or ()
 
     def _read_manifest(self) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Vectors in place of ids: arrays of frames x features, read and put side by side."""
+"""Vectors in place of ids: arrays of frames x features, read and made into batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
     """Return the arrays of a folder, every file ``*.npy``, in the order of their names.
 
     Raises:
-      UserError: if there is none, or one has a name that is no line of text.
+      UserError: if there is none, or one has a name that is not a line of text.
     """
     try:
         found = sorted(path for path in folder.iterdir() if path.suffix == ".npy")
@@ -38,7 +38,7 @@ def in_folder(folder: pathlib.Path) -> list[pathlib.Path]:
     return found
 
 
-# What numpy raises for the header of a damaged file, and for the size it tells.
+# What numpy raises for the header of a damaged file, and for the size it claims.
 _NO_ARRAY = (
     ArithmeticError,
     EOFError,
@@ -85,7 +85,7 @@ def checked(array: np.ndarray, name: object, features: int = 0) -> np.ndarray:
             f"{name}: expected {features} features a frame, as the first array of "
             f"training has, got {array.shape[1]}; give arrays of one kind"
         )
-    with np.errstate(over="ignore"):  # what is too large becomes infinite
+    with np.errstate(over="ignore"):  # too large numbers become infinite
         array = array.astype(np.float32)
     if not np.isfinite(array).all():
         frame = int(np.argmin(np.isfinite(array).all(1)))

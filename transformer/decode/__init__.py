@@ -1,4 +1,4 @@
-"""Section 6.1: how outputs are searched for, over any step function."""
+"""Section 6.1: searches for outputs, over any step function."""
 
 from transformer.decode.beam_search import Candidates, beam, recorded_beam
 from transformer.decode.constraints import Constraint

@@ -25,19 +25,19 @@ from transformer.ids import BOS, EOS
 
 
 class Candidates(NamedTuple):
-    """The best 2 J continuations of each step of a beam search, the best first."""
+    """The best 2 J continuations of each step of a beam search, best first."""
 
     log_probabilities: jax.Array  # (B, M, 2 J) nats; at most NEVER / 2 = none
     parents: jax.Array  # (B, M, 2 J) which of the live hypotheses each continues
     tokens: jax.Array  # (B, M, 2 J)
-    steps: jax.Array  # (B,) that were made for a sentence
+    steps: jax.Array  # (B,) number of steps made for a sentence
 
 
 class _Beam(NamedTuple):
     position: jax.Array
     live: Hypotheses  # without EOS; scores are log-probabilities
     finished: Hypotheses
-    parents: jax.Array  # (B, J) whom the live ones continue
+    parents: jax.Array  # (B, J) which hypotheses the live ones continue
     done: jax.Array  # (B,)
     limits: jax.Array  # (B,)
     counts: jax.Array | None  # (B,) of the constraint
@@ -63,26 +63,26 @@ def beam(
 
     Each step ranks all continuations of a sentence's live hypotheses. Those among the
     best J that end in EOS are finished, with ``score = log P / penalty(length)``; the
-    best J that do not stay live. A sentence is done when J are finished, when its limit
-    is reached, or as soon as no live hypothesis can still come among the ``n_best``:
-    its log-probability can only fall and its penalty is at most that of the limit.
+    best J without EOS stay live. A sentence is done when J are finished, when its limit
+    is reached, or as soon as no live hypothesis can still enter the ``n_best``: its
+    log-probability can only fall and its penalty is at most that of the limit.
 
     Args:
-      step: see the module's text.
+      step: step function, see ``searches.py``.
       cache: what the step function starts from.
-      limits: most tokens of each sentence's output (B,).
+      limits: maximum tokens of each sentence's output (B,).
       length: M, at least the largest limit; static.
       penalty: of a length, see ``length_penalty``.
       beams: J; 1 is greedy search.
       n_best: how many of the J results have to be exact.
-      constraint: of the outputs, None = any are allowed.
-      counts: of the constraint (B,).
+      constraint: on the outputs, None = any are allowed.
+      counts: for the constraint (B,).
       bos: the id of BOS.
       eos: the id of EOS.
 
     Returns:
-      J hypotheses per sentence. Where fewer are finished at the limit, live ones
-      follow, cut there.
+      J hypotheses per sentence. If fewer are finished at the limit, live ones follow,
+      cut there.
     """
     search = _beam(
         *(step, cache, limits, length, penalty, beams, n_best),
@@ -202,7 +202,7 @@ def _beam(
 
 
 def _recorded(state: _Beam, *candidates: jax.Array) -> Candidates | None:
-    """Write the candidates of a step down, where a record is kept."""
+    """Record the candidates of a step, if a record is kept."""
     if state.record is None:
         return None
     at = (0, state.position, 0)

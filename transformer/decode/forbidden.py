@@ -1,10 +1,10 @@
-"""Words that no output may have, however they are cut into pieces.
+"""Words that no output may contain, however they are split into pieces.
 
-An automaton reads a text letter by letter: between two words, inside a word that is not
-forbidden, or as far into forbidden words as a node of their trie. A forbidden word may
-begin a longer one ("Hund", "Hunde"): it is one when something that is no letter, or the
-end, follows. A table says where a piece leads from each state; pieces that lead
-everywhere alike share a column.
+An automaton reads a text letter by letter. It is between two words, inside a word that
+is not forbidden, or at a node of the trie of forbidden words. A forbidden word may
+begin a longer one ("Hund", "Hunde"): it only counts if a non-letter or the end follows.
+A table says where a piece leads from each state; pieces that lead to the same states
+share a column.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Forbidden:
     """A constraint: outputs without some words. See ``constraints.Constraint``.
 
     Attributes:
-      columns: (V,) of each id.
+      columns: (V,) column of each id.
       table: (N, C) the state after a piece, for N states and C columns.
       ends: (N,) whether a state is a whole forbidden word.
       longest: letters of the longest forbidden word.
@@ -68,11 +68,11 @@ class Forbidden:
         return isinstance(other, Forbidden) and self._digest == other._digest
 
     def count(self, source: str) -> int:
-        """Return 0: nothing of a source matters."""
+        """Return 0: the source does not matter."""
         return 0
 
     def accepts(self, ids: Sequence[int]) -> bool:
-        """Return whether an output may begin so."""
+        """Return whether an output may begin with these ids."""
         state = _BETWEEN
         for id_ in ids:
             state = int(self.table[state, self.columns[id_]])
@@ -81,10 +81,10 @@ class Forbidden:
     def allowed(
         self, ids: jax.Array, position: jax.Array, counts: jax.Array, limits: jax.Array
     ) -> jax.Array:
-        """Say which tokens may come next; see ``Constraint.allowed``.
+        """Return which tokens may come next; see ``Constraint.allowed``.
 
-        The end may not follow a forbidden word, and the last token of an output that is
-        cut may not complete one.
+        The end may not follow a forbidden word, and the last token of a truncated
+        output may not complete one.
         """
         columns, table = jnp.asarray(self.columns), jnp.asarray(self.table)
         reach = self.longest + 1  # a word of more tokens has more letters than any
@@ -107,11 +107,11 @@ class Forbidden:
 
 
 def forbidden(spellings: Sequence[str], words: Sequence[str]) -> Forbidden:
-    """Make the constraint that no output has one of some words.
+    """Make the constraint that no output contains any of some words.
 
     Args:
       spellings: what each id adds to a text, "" for special ones.
-      words: each without anything that is no letter, see ``is_word``.
+      words: each of letters only, see ``is_word``.
     """
     trie: list[dict[str, int]] = [{} for _ in range(_NODES)]
     ends: set[int] = set()

@@ -1,10 +1,11 @@
-"""Trees that cannot fail: which symbol may follow in a linearised tree.
+"""Trees that are valid by construction: which symbol may follow in a linearised tree.
 
-What a prefix is follows from sums over it. With +1 for each beginning of a constituent
-and -1 for each end, the sum of all is the number of open constituents; the innermost of
-them begins at the last token from which on the sum is 1. So nothing is carried along
-with a hypothesis. The rules allow exactly the prefixes of trees with one root and n
-words that fit into the limit, and never leave a prefix without a continuation.
+The state of a prefix follows from sums over it. With +1 for each beginning of a
+constituent and -1 for each end, the total is the number of open constituents; the
+innermost of them begins at the last token from which on the sum is 1. Hypotheses
+therefore carry no extra state. The rules allow exactly the prefixes of trees with one
+root and n words that fit into the limit, and never leave a prefix without a
+continuation.
 """
 
 from __future__ import annotations
@@ -28,16 +29,16 @@ _KINDS = {"open": _OPEN, "close": _CLOSE, "word": _WORD}
 
 
 class _Prefix(NamedTuple):
-    """What a prefix is, (B, J) each."""
+    """The state of a prefix, (B, J) each."""
 
     read: jax.Array  # words
-    unread: jax.Array  # words that are still to come
+    unread: jax.Array  # words still to come
     open: jax.Array  # constituents
     innermost: jax.Array  # number of the label of the innermost open one, -1 = none
     openers: jax.Array  # beginnings since the last word
     last: jax.Array  # kind of the last token
     complete: jax.Array  # whether it is a tree
-    room: jax.Array  # whether a token fits that puts the end farther off
+    room: jax.Array  # whether there is room for a token that moves the end farther away
 
 
 class _Legal(NamedTuple):
@@ -53,18 +54,18 @@ class Grammar:
     """A constraint (see ``constraints``) to trees with one root and n words.
 
     From a prefix with r words unread and d open constituents, the end is r + d + 1
-    tokens off, EOS included, and 2 more where no constituent is open and there is no
-    tree yet. A token that brings the end nearer is allowed whatever the limit; another
-    one only if all that must follow it fits. Hence a limit of n + 3 or more is kept,
-    and with a smaller one, into which no tree fits, the shortest tree is begun and cut
-    at the limit. For n = 0 there is nothing but EOS.
+    tokens away, EOS included, and 2 more if no constituent is open and there is no tree
+    yet. A token that brings the end nearer is allowed whatever the limit; any other
+    only if all that must follow it fits. A limit of n + 3 or more is therefore kept.
+    With a smaller one, into which no tree fits, the shortest tree is begun and cut at
+    the limit. For n = 0 there is only EOS.
 
     Attributes:
-      kinds: of each id, from 0; see ``of_symbols``.
-      labels: of each id, the number of a constituent's label, the index of a word that
+      kinds: kind of each id, from 0; see ``of_symbols``.
+      labels: for each id, the number of a constituent's label, the index of a word that
         has one, -1 for others.
-      most_openers: labels that may be opened without a word between them; gold trees
-        of CRAFT have at most 8, and a bad model might open them without end.
+      most_openers: how many labels may be opened without a word between them; gold
+        trees of CRAFT have at most 8, and a bad model might open them without end.
     """
 
     kinds: tuple[int, ...]
@@ -72,13 +73,13 @@ class Grammar:
     most_openers: int = 8
 
     def count(self, source: str) -> int:
-        """Return the number of words, which ASCII white space parts."""
+        """Return the number of words, separated by ASCII white space."""
         return len(split_words(source))
 
     def allowed(
         self, ids: jax.Array, position: jax.Array, counts: jax.Array, limits: jax.Array
     ) -> jax.Array:
-        """Say which symbols may come next; see ``Constraint.allowed``."""
+        """Return which symbols may come next; see ``Constraint.allowed``."""
         prefix = self._prefix(ids, position, counts, limits)
         legal = self._legal(prefix, position)
         kinds, labels = np.array(self.kinds), np.array(self.labels)
@@ -91,13 +92,13 @@ class Grammar:
         )
 
     def _legal(self, prefix: _Prefix, position: jax.Array) -> _Legal:
-        """Apply the rules of a form to prefixes that are no tree yet, and to trees."""
+        """Apply the rules of a form to trees and to prefixes that are not yet trees."""
         raise NotImplementedError
 
     def _words(self, prefix: _Prefix) -> jax.Array:
         """Return the ids (B|1, J|1, V) that may stand for the next word.
 
-        They are all of words without an index, or the one of the next index.
+        They are all those of words without an index, or the one of the next index.
         """
         words = np.array(self.kinds) == _WORD
         indices = np.array(self.labels)
@@ -150,8 +151,9 @@ class TopDown(Grammar):
 class InOrder(Grammar):
     """The first child, then the label, then the other children.
 
-    A label may be written over what stands alone, be it a word or a whole tree. So an
-    end that leaves no constituent open obliges, while words are unread, to a label.
+    A label may be written over anything that stands alone, be it a word or a whole
+    tree. An end that leaves no constituent open while words are unread therefore
+    requires a label.
     """
 
     def _legal(self, prefix: _Prefix, position: jax.Array) -> _Legal:
@@ -169,12 +171,12 @@ class InOrder(Grammar):
 def of_symbols(form: Form, symbols: Sequence[Symbol]) -> Grammar:
     """Return the grammar of a vocabulary.
 
-    A beginning whose end is no symbol, or an end without its beginning, is never
+    A beginning whose end is not a symbol, or an end without its beginning, is never
     allowed; nor are PAD, UNK and BOS.
 
     Args:
       form: see ``trees.forms``.
-      symbols: of the ids behind the special ones.
+      symbols: of the ids after the special ones.
 
     Raises:
       ValueError: if no tree can be written with them.

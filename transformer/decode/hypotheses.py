@@ -12,7 +12,7 @@ from jax import lax
 
 Penalty = Callable[[jax.Array | int], jax.Array | float]
 
-NEVER = -1e9  # the score of a hypothesis that does not exist; finite, so sums stay so
+NEVER = -1e9  # score of a hypothesis that does not exist; finite, so sums stay finite
 
 
 class Hypotheses(NamedTuple):
@@ -25,7 +25,7 @@ class Hypotheses(NamedTuple):
 
 
 def length_penalty(kind: str, alpha: float) -> Penalty:
-    """Return the divisor of a hypothesis' log-probability by its length.
+    """Return the divisor of a hypothesis' log-probability as a function of its length.
 
     ``((5 + length) / 6)^alpha`` for "gnmt" (Wu et al., arXiv:1609.08144, equation 14;
     the paper's, with alpha 0.6), ``length^alpha`` for "power".
@@ -81,7 +81,7 @@ def with_unfinished(
     """Put the hypotheses without EOS after those with it, J of each to J in all."""
     both = join(finished, live)
     exists = both.scores > NEVER / 2
-    # Each half is in order already, a stable sort only closes the gaps.
+    # Each half is already in order; a stable sort only closes the gaps.
     order = jnp.argsort(~exists, axis=1, stable=True)[:, : finished.scores.shape[1]]
     chosen, exists = take(both, order), jnp.take_along_axis(exists, order, axis=1)
     scores = chosen.log_probabilities / penalty(jnp.maximum(chosen.lengths, 1))
@@ -94,8 +94,8 @@ def with_unfinished(
 def largest(x: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
     """Return the largest numbers of the last axis and their indices, as ``lax.top_k``.
 
-    In two stages, because few numbers can be among them: first the blocks with the
-    largest maxima, then the numbers in these blocks.
+    There are two stages, because few numbers can be among the largest: first the blocks
+    with the largest maxima, then the numbers in these blocks.
 
     Args:
       x: (..., V).
@@ -108,10 +108,10 @@ def largest(x: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
     [[9.0, 9.0, 4.0], [1, 3, 2]]
     """
     size, shape = x.shape[-1], (*x.shape[:-1], count)
-    # So that there are as many maxima as numbers in the blocks that are chosen.
+    # This gives as many maxima as numbers in the chosen blocks.
     block = 1 << round(math.log2(size / count) / 2)
     blocks, rest = divmod(size, block)
-    rows = x.reshape(-1, size)  # of three axes the CPU would make a full sort
+    rows = x.reshape(-1, size)  # with three axes the CPU would do a full sort
     if blocks <= count:
         found, ids = lax.top_k(rows, count)
     else:
@@ -122,7 +122,7 @@ def largest(x: jax.Array, count: int) -> tuple[jax.Array, jax.Array]:
         best = jnp.sort(lax.top_k(maxima, count)[1])  # sorted: equal ones by index
         begin = best[..., None] * block
         ids = jnp.minimum(begin, size - block) + jnp.arange(block)
-        # A last block that is short has numbers of the one before it in front.
+        # A short last block begins with numbers of the one before it.
         own = (ids >= begin).reshape(len(rows), -1)
         ids = ids.reshape(len(rows), -1)
         inside = jnp.take_along_axis(rows, ids, axis=1)
@@ -136,15 +136,15 @@ def best_continuations(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the best ``totals[j] + log softmax(logits[j])[v]`` of each sentence.
 
-    First within each hypothesis, then among the survivors: one top-k over J * V numbers
-    has compiled to a full sort.
+    Continuations are ranked within each hypothesis, then among the survivors: a single
+    top-k over J * V numbers has compiled to a full sort.
 
     Args:
       totals: (B, J).
       logits: (B, J, V).
       count: how many to return.
-      allowed: which may be returned (B, J, V), None = all; of the others ``NEVER``
-        stands for the logits, though not in the sum of the softmax.
+      allowed: which may be returned (B, J, V), None = all; the logits of others count
+        as ``NEVER``, except in the sum of the softmax.
 
     Returns:
       Totals, hypotheses j and tokens v, each (B, count), the best first.

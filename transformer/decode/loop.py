@@ -1,4 +1,4 @@
-"""The loop of every search: it leaves sentences behind that are done."""
+"""The loop of every search, which drops sentences that are done."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ Step = Callable[[Any, jax.Array, jax.Array], tuple[jax.Array, Any]]
 
 
 def until_done(extend, state, least=None):
-    """Extend until all sentences are done, halve the batch when half of them are.
+    """Extend until all sentences are done, halving the batch when half of them are.
 
     Args:
       extend: makes one step of ``_Paths`` or of a ``_Beam`` of any batch size.
-      state: to start from.
-      least: rows below which it stays as it is, None = an eighth: every halving adds
-        a loop to the program, and a compilation.
+      state: initial state.
+      least: rows below which the batch is not halved, None = an eighth: every halving
+        adds a loop to the program, and a compilation.
 
     Returns:
-      The state at the end; what it holds beside the results is of no further use.
+      The final state; what it holds besides the results is of no further use.
     """
     batch = len(state.done)
     least = batch // 8 if least is None else least
@@ -41,4 +41,4 @@ def until_done(extend, state, least=None):
     return jax.tree.map(put, state._replace(cache=None, position=None), fewer)
 
 
-_LEAST_ROWS = 16  # a smaller batch would take a step hardly less time
+_LEAST_ROWS = 16  # a step of a smaller batch would take hardly less time

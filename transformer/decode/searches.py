@@ -4,8 +4,8 @@ The searches know no architecture. They call ``step(cache, ids, parents)``, whic
 the last token of J hypotheses for each of B sentences, ids (B, J), and the index of the
 hypothesis that each one continues, parents (B, J); it returns the logits of the next
 token (B, J, V) and the new cache, whose arrays have the sentences on their first axis
-or are scalars. Every sentence is searched on its own: its result does not depend on the
-others in the batch, and it leaves the batch some time after it is finished.
+or are scalars. Sentences are searched independently: a result does not depend on the
+others in the batch, and a sentence leaves the batch some time after it is finished.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ def search(
     constraint: Constraint | None = None,
     counts: jax.Array | None = None,
 ) -> Hypotheses:
-    """Search as the settings say: sample, greedily, or with a beam.
+    """Search as configured: by sampling, greedily, or with a beam.
 
     Args:
       how: the settings; ``n_best`` samples, or a beam.
       step: see the module's text.
-      cache: what the step function starts from, for ``hypotheses(how)`` of a sentence.
-      limits: most tokens of each sentence's output (B,).
+      cache: what the step function starts from, J = ``side_by_side(how)``.
+      limits: maximum tokens of each sentence's output (B,).
       length: M, at least the largest limit; static.
-      keys: a jax.random key for each sentence (B,), used by sampling alone.
-      constraint: of the outputs, None = any are allowed; ``how`` does not choose it.
-      counts: of the constraint (B,).
+      keys: a jax.random key for each sentence (B,), used only by sampling.
+      constraint: on the outputs, None = any are allowed; ``how`` does not choose it.
+      counts: for the constraint (B,).
 
     Returns:
-      The hypotheses of each sentence, the best score first.
+      The hypotheses of each sentence, best score first.
     """
     penalty = length_penalty(how.length_penalty, how.alpha)
     within: dict[str, Any] = {"constraint": constraint, "counts": counts}
@@ -101,11 +101,11 @@ def greedy(
     Args:
       step: see the module's text; J is 1.
       cache: what the step function starts from.
-      limits: most tokens of each sentence's output (B,).
+      limits: maximum tokens of each sentence's output (B,).
       length: M, at least the largest limit; static.
       penalty: of a length, see ``length_penalty``.
-      constraint: of the outputs, None = any are allowed.
-      counts: of the constraint (B,).
+      constraint: on the outputs, None = any are allowed.
+      counts: for the constraint (B,).
       bos: the id of BOS.
       eos: the id of EOS.
 
@@ -144,7 +144,7 @@ def sample(
     Args:
       step: see the module's text.
       cache: what the step function starts from.
-      limits: most tokens of each sentence's output (B,).
+      limits: maximum tokens of each sentence's output (B,).
       length: M, at least the largest limit; static.
       penalty: of a length, see ``length_penalty``.
       keys: a jax.random key for each sentence (B,), so that a sample does not depend on
@@ -154,14 +154,14 @@ def sample(
       top_k: sample from this many most likely tokens, 0 = all.
       top_p: sample from the fewest most likely tokens whose probabilities reach this
         sum (Holtzman et al., arXiv:1904.09751).
-      constraint: of the outputs, None = any are allowed; each token is drawn from those
-        that are, before ``top_k`` and ``top_p``.
-      counts: of the constraint (B,).
+      constraint: on the outputs, None = any are allowed; other tokens are excluded
+        before ``top_k`` and ``top_p``.
+      counts: for the constraint (B,).
       bos: the id of BOS.
       eos: the id of EOS.
 
     Returns:
-      J hypotheses per sentence, the best score first; log-probabilities are the model's
+      J hypotheses per sentence, best score first; log-probabilities are the model's
       own, before temperature and truncation.
     """
 
@@ -189,7 +189,7 @@ def sample(
 
 
 class _Paths(NamedTuple):
-    """Hypotheses that each go their own way, J for each of B sentences."""
+    """Independent hypotheses, J for each of B sentences."""
 
     position: jax.Array
     ids: jax.Array  # (B, J, M)

@@ -1,4 +1,4 @@
-"""Steps made of steps: several models as one, and outputs whose beginning is given."""
+"""Steps made from steps: several models as one, and outputs with a given beginning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def ensemble(steps: Sequence[Step]) -> Step:
     """Score with several models, ``log mean_i softmax(z_i)``.
 
     Args:
-      steps: of the models, whose target vocabulary is one.
+      steps: steps of the models, which have one target vocabulary.
 
     Returns:
       The step, whose cache is the tuple of theirs; its logits are log-probabilities.
@@ -40,7 +40,7 @@ def prefixed(step: Step, cache: Any, prefix: jax.Array) -> tuple[Step, Any]:
     Args:
       step: scores what follows; it reads the given tokens like those it chose.
       cache: what it starts from.
-      prefix: ids (B, P), padded behind each sentence's tokens.
+      prefix: ids (B, P), padded after each sentence's tokens.
 
     Returns:
       The step, and the cache that it starts from.

@@ -1,4 +1,4 @@
-"""Items in chunks: so many, or as many as there are when the input pauses."""
+"""Items in chunks: a given number, or those available when the input pauses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 
-PAUSE = 0.005  # seconds without anything new: then somebody may wait for an answer
+PAUSE = 0.005  # seconds without anything new: somebody may be waiting for an answer
 _END = object()
 
 
@@ -20,13 +20,13 @@ def chunks(
     """Yield items in lists, none of them empty.
 
     Args:
-      items: may make one wait for the next.
+      items: the next one may take a while.
       most: items of a list.
-      pause: seconds; a list ends as soon as nothing has come for so long. None: a list
-        ends when it is full, or with the items.
+      pause: seconds; a list ends as soon as nothing has come for this long. None: a
+        list ends when it is full, or with the items.
 
     Raises:
-      Exception: what the items raise, after all before it were given out.
+      Exception: what the items raise, after all items before it.
     """
     if pause is None:
         items = iter(items)
@@ -34,7 +34,7 @@ def chunks(
             yield chunk
         return
     waiting: queue.Queue[Any] = queue.Queue(most)
-    # Nobody can interrupt a read: the thread may outlive whoever asked for it.
+    # A read cannot be interrupted: the thread may outlive whoever asked for it.
     threading.Thread(target=_put, args=(items, waiting), daemon=True).start()
     while (first := waiting.get()) is not _END:
         chunk = [_item(first)]

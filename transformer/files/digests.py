@@ -1,7 +1,7 @@
 """Digests of files by blocks: what is read is verified first, once.
 
-A file of gigabytes need not be read whole before its first row is used, and no row is
-used from a block that was not verified.
+A file of gigabytes need not be read as a whole before its first row is used, and no row
+is used from a block that was not verified.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""Text by lines: one reader for all that is trained on, translated or scored.
+r"""Text by lines: one reader for all text that is trained on, translated or scored.
 
 A line ends at ``"\n"`` and nowhere else; one ``"\r"`` before it belongs to the line
 end, and a byte order mark at the start of a file is not part of its text.

@@ -22,10 +22,10 @@ _NAME = "lock"
 def holding(folder: Path) -> Iterator[None]:
     """Be the one process that writes in a folder.
 
-    The operating system holds the lock (``flock``) and takes it back when the process
-    ends, however it ends: what a killed one leaves is a file that says who it was and
-    blocks nobody. Over NFS Linux makes it a byte-range lock of the server, which frees
-    those of a host that is gone when its lease ends (NFSv4: 90 seconds).
+    The operating system holds the lock (``flock``) and releases it when the process
+    ends, however it ends: a killed process leaves a file that says who it was and
+    blocks nobody. Over NFS, Linux makes it a byte-range lock on the server, which frees
+    the locks of a host that is gone when its lease ends (NFSv4: 90 seconds).
 
     Args:
       folder: exists and can be written.
@@ -64,9 +64,9 @@ def holding(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def marking(path: Path) -> Iterator[None]:
-    """Hold a file of its own, by which others see that a process lives; then remove it.
+    """Hold a file that shows others that this process lives; then remove it.
 
-    On a file system without locks nobody sees it.
+    On a file system without locks it shows nothing.
 
     Raises:
       OSError: if it cannot be written.
@@ -81,7 +81,7 @@ def marking(path: Path) -> Iterator[None]:
 
 
 def is_marked(path: Path) -> bool:
-    """Return whether a process lives that holds a file by ``marking``."""
+    """Return whether a live process holds a file by ``marking``."""
     try:
         with open(path, "r+") as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -15,9 +15,9 @@ from typing import Any, BinaryIO
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a file that takes the place of another when the block ends.
 
-    It is written beside its place under a name that nobody can know, and renamed: after
-    an error or a kill the old file is there as it was, and a link that lies in the way
-    is replaced, not followed.
+    It is written beside its place under a name that nobody can guess, then renamed:
+    after an error or a kill the old file is unchanged, and a link in its place is
+    replaced, not followed.
 
     Args:
       path: of the file.
@@ -49,7 +49,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def json_text(value: Any) -> str:
-    """Return indented JSON, as people read it."""
+    """Return indented JSON, for people to read."""
     return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 

@@ -1,4 +1,4 @@
-"""Arrays on their way between two systems: order of d_model, rows, names."""
+"""Conversion of arrays between two systems: order of d_model, rows, names."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ NEVER = np.float32(-1e4)
 
 
 def interleaved(array: np.ndarray, axis: int) -> np.ndarray:
-    """Put the halves of an axis in turn: i to 2 i, and d/2 + i to 2 i + 1.
+    """Interleave the halves of an axis: i to 2 i, and d/2 + i to 2 i + 1.
 
-    Sinusoids are the sines, then the cosines of all angles there, and a sine and a
-    cosine of each angle in turn here (section 3.5).
+    There, sinusoids are the sines of all angles, then their cosines; here, a sine and a
+    cosine of each angle alternate (section 3.5).
 
     >>> interleaved(np.array([1, 2, 3, 4]), 0).tolist()
     [1, 3, 2, 4]
@@ -36,7 +36,7 @@ def halved(array: np.ndarray, axis: int) -> np.ndarray:
 
 
 def rows_of(pad: int, unknown: int, start: int, end: int, size: int) -> np.ndarray:
-    """Return which of their rows is each of ours: the special ones, then the pieces.
+    """Return their row for each of our rows: the special ones, then the pieces.
 
     Args:
       pad: their number of the padding.
@@ -50,7 +50,7 @@ def rows_of(pad: int, unknown: int, start: int, end: int, size: int) -> np.ndarr
 
 
 def their_rows(size: int) -> np.ndarray:
-    """Return which of our rows is each of theirs: ``</s> <unk>``, pieces, ``<pad>``.
+    """Return our row for each of their rows: ``</s> <unk>``, pieces, ``<pad>``.
 
     The last is the row that the decoder starts from: what pads a batch is never read.
 
@@ -61,7 +61,7 @@ def their_rows(size: int) -> np.ndarray:
 
 
 def forbidding(bias: np.ndarray) -> np.ndarray:
-    """Return an output bias (V,) with which no padding and no start is written."""
+    """Return an output bias (V,) with which neither PAD nor BOS is ever written."""
     bias = bias.copy()
     bias[[PAD, BOS]] = NEVER
     return bias

@@ -1,4 +1,4 @@
-"""The page that tells readers of an exported model what it is."""
+"""The page that tells readers what an exported model is."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def text(
     return _CARD.format(
         source=source,
         target=target,
-        # To YAML, no is a truth value and 1 a number.
+        # In YAML, no is a truth value and 1 a number.
         source_text=json.dumps(source, ensure_ascii=False),
         target_text=json.dumps(target, ensure_ascii=False),
         library=library,
@@ -71,7 +71,7 @@ def _scores(settings: Config, results: dict[str, Any]) -> list[str]:
 
 
 def search_note(settings: Config, alpha: str) -> str:
-    """Return the sentence about the search, whose penalty others do not have.
+    """Return the sentence about the search, whose penalty others may not have.
 
     Args:
       settings: of the run.

@@ -1,7 +1,7 @@
 """Folders of CTranslate2: a Transformer, written without that package.
 
 ``model.bin`` is its binary format, version 6: names, shapes and bytes of arrays, then
-other names of the same arrays. Pieces are words of a list, so any tokenizer serves.
+other names of the same arrays. Pieces are words of a list, so any tokenizer will do.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def quantized(variables: Variables, quantization: str) -> Variables:
     Args:
       variables: float32, but for what the format counts.
       quantization: "" for none, "float16", "bfloat16", or "int8": of matrices alone,
-        each row times ``127 / max|w|``, with these scales beside.
+        each row times ``127 / max|w|``, with these scales stored beside it.
     """
     if not quantization:
         return variables
@@ -277,6 +277,6 @@ def read_variables(content: bytes) -> Iterator[tuple[str, np.ndarray]]:
 
 
 def _string(text: str) -> bytes:
-    """Return a text with its length before and a zero byte behind it."""
+    """Return a text with its length before it and a zero byte after it."""
     content = text.encode()
     return struct.pack("<H", len(content) + 1) + content + b"\0"

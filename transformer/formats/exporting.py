@@ -47,7 +47,7 @@ def export_run(
 
 
 def _results_of(found: Restored, results: dict[str, Any]) -> dict[str, Any]:
-    """Return of an evaluation what it measured of a checkpoint, perhaps nothing."""
+    """Return what an evaluation measured of a checkpoint, perhaps nothing."""
     kinds: tuple[str, ...] = ("last", "best")
     same = int(found.checkpoint.name) == results.get("step")
     if averaged := found.metadata.get("averaged_steps"):
@@ -84,10 +84,10 @@ def export(
 
 
 def check_quantization(to: str, quantization: str) -> None:
-    """See that a format has a quantization.
+    """Check that a format has a quantization.
 
     Raises:
-      UserError: if it has not.
+      UserError: if it does not.
     """
     held = FORMATS[to].QUANTIZATIONS
     if quantization and quantization not in held:

@@ -1,4 +1,4 @@
-"""What is read of another system's model, and how its parameters become ours."""
+"""What is read from another system's model, and how its parameters become ours."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Foreign:
       vocabulary: of both sides.
       decode: keys of ``config.decode`` that it names.
       languages: keys of ``config.data`` that it names.
-      longest: tokens of a source that it is made for.
+      longest: tokens of the longest source that it is made for.
       files: that were read, with the SHA-256 (hex) of each.
     """
 
@@ -93,7 +93,7 @@ def ours(
 def check_depth(
     place: object, layers: int, depth: int, stored: Mapping[str, np.ndarray]
 ) -> None:
-    """See that a file may have so many layers, before their names are listed.
+    """Check that a file can have this many layers, before their names are listed.
 
     Raises:
       UserError: if there are fewer arrays.
@@ -104,7 +104,7 @@ def check_depth(
 
 
 def number(place: object, values: Mapping[str, Any], key: str, absent: float) -> float:
-    """Return a finite number, 0 or more, of a file's settings.
+    """Return a finite number, 0 or more, from a file's settings.
 
     Raises:
       UserError: for anything else.
@@ -116,7 +116,7 @@ def number(place: object, values: Mapping[str, Any], key: str, absent: float) ->
 
 
 def beam(place: object, values: Mapping[str, Any], key: str, absent: int) -> int:
-    """Return how many hypotheses a search is to keep, of a file's settings.
+    """Return how many hypotheses a search is to keep, from a file's settings.
 
     Raises:
       UserError: for anything but a whole number above 0.
@@ -160,7 +160,7 @@ def shape(name: Name, c: config.Transformer, size: int) -> tuple[int, ...]:
 def check(
     place: object, c: config.Transformer, given: Mapping[Name, np.ndarray], size: int
 ) -> None:
-    """See that the arrays of a file have the shapes that its sizes ask for.
+    """Check that the arrays of a file have the shapes that its sizes ask for.
 
     Raises:
       UserError: for the first that is missing, has another shape, or holds something

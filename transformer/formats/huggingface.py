@@ -51,7 +51,7 @@ from transformer.translate import Translator
 
 QUANTIZATIONS = ("float16", "bfloat16")
 _ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
-# Keys of config.json, with the value that they have to have and have where absent.
+# Keys of config.json, with the value that they must have, and have if absent.
 _FIXED: dict[str, Any] = {
     "scale_embedding": True,
     "normalize_before": False,
@@ -147,7 +147,7 @@ def _keys(
 
 
 def _are_sinusoids(stored: Mapping[str, np.ndarray], rows: int, width: int) -> bool:
-    """Say whether a file has no tables of positions but those that are computed."""
+    """Return whether all tables of positions in a file are the computed sinusoids."""
     tables = [
         x for name, x in stored.items() if name.endswith("embed_positions.weight")
     ]
@@ -156,14 +156,14 @@ def _are_sinusoids(stored: Mapping[str, np.ndarray], rows: int, width: int) -> b
         plain = halved(np.asarray(POSITIONS["sinusoidal"](rows, width)), 1)
         return abs(table - plain).max() <= _SINUSOIDS
 
-    # None is computed for more rows than are there, whatever config.json says.
+    # No table is computed for more rows than are there, whatever config.json says.
     return all(table.shape == (rows, width) and is_plain(table) for table in tables)
 
 
 def _check_numbers(
     folder: Path, settings: Mapping[str, Any], numbers: Mapping[str, int]
 ) -> None:
-    """See that config.json and vocab.json belong together."""
+    """Check that config.json and vocab.json belong together."""
     place, size = folder / "config.json", len(numbers)
     if (folder / "target_vocab.json").exists():
         refuse(folder, "one vocab.json for both languages", "target_vocab.json too")
@@ -218,7 +218,7 @@ def _stored(folder: Path) -> tuple[Arrays, dict[str, str]]:
     return arrays, {path.name: digest(path) for path in paths}
 
 
-# Where one array has several names a file keeps one of them.
+# If an array has several names, a file keeps one of them.
 _TABLES = ("encoder.embed_tokens", "decoder.embed_tokens", "shared")
 
 

@@ -97,7 +97,7 @@ def format_of(source: Path) -> str:
 
 
 def fitted(settings: Config, it: Foreign) -> Any:
-    """Return the parameters as a tree, after a look at what the model has.
+    """Return the parameters as a tree, checked against those of the model.
 
     Raises:
       UserError: if the model of the configuration has other arrays.

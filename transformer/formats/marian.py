@@ -29,7 +29,7 @@ from transformer.formats.names import Name, names
 
 _SETTINGS = "special:model.yml"  # an array of bytes that end with NUL
 _ACTIVATIONS = {"relu": "relu", "swish": "swish", "gelu": "gelu"}
-# Settings with the value that they have to have, and have where absent.
+# Settings with the value that they must have, and have if absent.
 _FIXED: dict[str, Any] = {
     "type": "transformer",
     "transformer-preprocess": "",
@@ -107,7 +107,7 @@ def _settings(path: Path, stored: dict[str, np.ndarray]) -> dict[str, Any]:
 def _yaml(path: Path, text: str, texts: bool = False) -> dict[str, Any]:
     import yaml
 
-    # Neither makes objects; those in C are 10 times as fast.
+    # Neither loader makes objects; those in C are 10 times as fast.
     safe = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     plain = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     loader = plain if texts else safe
@@ -122,7 +122,7 @@ def _yaml(path: Path, text: str, texts: bool = False) -> dict[str, Any]:
 
 
 def _check_flat(path: Path, events: Iterable[Any]) -> None:
-    """Refuse what overflows the parser's stack, or grows when it is written out."""
+    """Refuse what overflows the parser's stack or grows when expanded."""
     import yaml
 
     depth = 0
@@ -143,14 +143,14 @@ def _beside(path: Path) -> Path:
 
 def _numbers(path: Path) -> dict[str, int]:
     """Return the number of each piece but the padding."""
-    # Of JSON YAML does not read every text.
+    # YAML does not read every JSON text.
     given = read_numbers(path) if path.suffix == ".json" else _listed(path)
     return {piece: n for piece, n in given.items() if piece != "<pad>"}
 
 
 def _listed(path: Path) -> dict[str, int]:
     """Return the number of each piece of a list in YAML."""
-    # Texts alone: a piece such as "no" or "1" is neither a truth value nor a number.
+    # Strings only: a piece such as "no" or "1" is neither a truth value nor a number.
     values = _yaml(path, path.read_bytes().decode("utf-8", "replace"), texts=True)
     if not all(isinstance(n, str) and n.isdecimal() for n in values.values()):
         refuse(path, "a number for each piece", "something else")

@@ -1,6 +1,6 @@
 """What the parameters of a Transformer are called, here and in two other systems.
 
-This file knows parameters by name, as the others of the room do through it.
+This file knows parameters by name; the others in this folder do through it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Name(NamedTuple):
       ours: its dotted name here, where matrices are (I, O).
       transformers: in ``MarianMTModel``, where they are (O, I).
       marian: in Marian's ``.npz``, where they are (I, O) and vectors (1, O).
-      turned: it is a matrix that is (I, O) here and (O, I) there.
+      turned: whether it is a matrix that is (I, O) here and (O, I) there.
       width: its axis of d_model, here; None = it has none.
       rows: its axis of the vocabulary, here; None = it has none.
     """
@@ -38,7 +38,7 @@ _PROJECTIONS = (
     ("value", "v_proj", "v", 0),
     ("output", "out_proj", "o", 1),
 )
-# The sub-layers of a layer: here, in Transformers, in Marian, and the norm behind each.
+# The sub-layers of a layer: here, in Transformers, in Marian, and the norm after each.
 _SELF = "self_attention", "self_attn", "self", "self_attn_layer_norm", "self_Wo"
 _CROSS = "cross_attention", "encoder_attn", "context", "encoder_attn_layer_norm"
 _STACKS = {

@@ -1,4 +1,4 @@
-"""A Transformer on its way out: what is the same for every format."""
+"""Export of a Transformer: what is the same for every format."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from transformer.translate import Translator
 
 @dataclasses.dataclass(frozen=True)
 class Outgoing:
-    """A model whose every choice is in its numbers.
+    """A model with all its choices expressed in its numbers.
 
     Attributes:
       model: its keys.
       arrays: by name, of dense projections with biases and plain scaled products;
         tables have as many rows as the vocabulary.
       positions: what is added to the embeddings of each side (positions, D); empty
-        where self-attention alone knows positions, by distance.
+        if only self-attention knows positions, by distance.
     """
 
     model: config.Transformer
@@ -38,8 +38,9 @@ def outgoing(
 ) -> Outgoing:
     """Return a run's model as other systems can hold it.
 
-    A score without the scale is ``d_k^0.5`` in the queries' matrix, an absent bias is
-    zeros, the constant of a target space joins the source's positions.
+    An unscaled score becomes a factor ``d_k^0.5`` in the queries' matrix, an absent
+    bias becomes zeros, and the constant of a target space is added to the source's
+    positions.
 
     Args:
       translator: the run.
@@ -121,7 +122,7 @@ def numbered(tokenizer: Any) -> Sequence[str]:
 
 
 def one_numbering(vocabulary: Vocabulary) -> bool:
-    """Say whether both sides number the same pieces."""
+    """Return whether both sides number the same pieces."""
     source, target = vocabulary.source, vocabulary.target
     if isinstance(source, Marian) and isinstance(target, Marian):
         return source.numbered == target.numbered

@@ -11,7 +11,7 @@ from transformer import config
 from transformer.config import Config
 from transformer.formats.foreign import Foreign
 
-# A careful fine-tuning: the constant rate is a tenth of what such models begin with.
+# Careful fine-tuning: the constant rate is a tenth of what such models begin with.
 _USUAL: dict[str, Any] = {
     "name": "imported",
     "seed": 0,

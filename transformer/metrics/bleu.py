@@ -1,7 +1,7 @@
 """BLEU in every variant that the literature compares, each with its signature.
 
-About 1.5 BLEU lies in the measure: one and the same model has 27.52 (13a), 28.33 (intl)
-and 29.02 (the paper's), so a number is never printed without its variant.
+The measure alone makes a difference of about 1.5 BLEU: the same model has 27.52 (13a),
+28.33 (intl) and 29.02 (the paper's), so a number is never printed without its variant.
 
 ==================  ===================================================================
 13a                 sacreBLEU's default, on detokenised text, cased
@@ -105,8 +105,8 @@ def corpus_bleu(
       references: one or more sets of references, each with one text per hypothesis.
       variant: one of ``VARIANTS``.
       language: of the text, "en", "de", "fr" or another code, for the Moses tokeniser:
-        apostrophes and abbreviations. Moses takes the English abbreviations for a
-        language of which it knows none.
+        apostrophes and abbreviations. For a language whose abbreviations it does not
+        know, Moses uses the English ones.
 
     Returns:
       The score.
@@ -177,7 +177,7 @@ def of_counts(counts: np.ndarray, variant: str) -> float:
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Return the part of the hypotheses whose words are those of the reference.
+    """Return the share of the hypotheses whose words are those of the reference.
 
     >>> exact_match(["ein Haus", "Haus"], ["ein  Haus ", "haus"])
     0.5
@@ -225,7 +225,7 @@ def split_compounds(tokens: str) -> str:
 
 
 def check_counts(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """See that there is a reference for each hypothesis, and something to score.
+    """Check that there is a reference for each hypothesis, and something to score.
 
     Raises:
       UserError: if the counts differ, or are 0.
@@ -240,7 +240,7 @@ def check_counts(hypotheses: Sequence[str], references: Sequence[str]) -> None:
 
 
 def preparation(variant: str, language: str) -> tuple[Callable[[str], str], str]:
-    """Return what is done to a line before sacreBLEU, and its name in a signature."""
+    """Return how a line is prepared for sacreBLEU, and its name in a signature."""
     if variant not in ("moses", "paper"):
         return str, "none"
     from sacremoses import MosesPunctNormalizer, __version__
@@ -273,7 +273,7 @@ def metric_of(variant: str, order: int) -> BLEU:
         tokenize=tokenizer,
         smooth_method=smoothing,
         max_ngram_order=order,
-        force=True,  # tokenised text is meant: no warning about it
+        force=True,  # text is tokenised on purpose: no warning about it
     )
 
 

@@ -1,4 +1,4 @@
-"""chrF and TER, which stand beside BLEU, each with its signature."""
+"""chrF and TER, reported beside BLEU, each with its signature."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ class Value:
     """A score of a corpus.
 
     Attributes:
-      value: chrF is 0 to 100, the more the better; TER is 0 or more, the less the
-        better.
+      value: chrF is 0 to 100, higher is better; TER is 0 or more, lower is better.
       signature: sacreBLEU's, then the number of lines.
     """
 
@@ -57,8 +56,8 @@ def ter(hypotheses: Sequence[str], references: Sequence[str]) -> Value:
     25.0
 
     Args:
-      hypotheses: detokenised translations; words are what white space parts, and case
-        does not count.
+      hypotheses: detokenised translations; white space separates words, and case does
+        not count.
       references: one text per hypothesis.
 
     Raises:

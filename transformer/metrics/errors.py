@@ -19,7 +19,7 @@ class Score:
     """An error rate.
 
     Attributes:
-      value: in percent; of symbols it may be above 100.
+      value: in percent; for symbols it may be above 100.
       signature: what is counted, and of how many lines.
     """
 
@@ -37,9 +37,9 @@ def score_all(
     over the number of symbols of all references.
 
     Args:
-      hypotheses: symbols that white space parts, one output per line.
-      references: likewise, one per hypothesis.
-      language: is not read.
+      hypotheses: symbols separated by white space, one output per line.
+      references: the same, one per hypothesis.
+      language: is not used.
 
     Returns:
       ``{variant: score}`` in the order of ``VARIANTS``, in percent.
@@ -80,10 +80,10 @@ def line_counts(
     """Count in each line what an error rate of any lines is computed from.
 
     Args:
-      hypotheses: symbols that white space parts, one output per line.
-      references: likewise, one per hypothesis.
+      hypotheses: symbols separated by white space, one output per line.
+      references: the same, one per hypothesis.
       variant: one of ``VARIANTS``.
-      language: is not read.
+      language: is not used.
 
     Returns:
       (lines, 2): wrong lines and lines, or edits and symbols of the reference.
@@ -111,7 +111,7 @@ def of_counts(counts: np.ndarray, variant: str) -> float:
 
 
 def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
-    """Return how many insertions, deletions and substitutions make ``b`` of ``a``.
+    """Return how many insertions, deletions and substitutions turn ``a`` into ``b``.
 
     >>> edit_distance("kitten", "sitting")
     3

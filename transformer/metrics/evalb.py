@@ -1,8 +1,9 @@
 """EVALB's rules for one sentence: what it reads in a line, and what it counts.
 
-A line is read as EVALB does, and not as a file of trees is: it may hold several trees,
+A line is read as EVALB reads it, not as a file of trees: it may hold several trees,
 ``(NP)`` is a constituent without words, ``(NP )`` a word without letters, and an error
-in a line is a count, not a stop. EVALB's limits (200 words, 200 brackets) are gone.
+in a line is counted and stops nothing. EVALB's limits (200 words, 200 brackets) are
+gone.
 
 Source: Sekine and Collins, EVALB (2008), with the parameters of COLLINS.prm.
 """
@@ -55,7 +56,7 @@ class Line(NamedTuple):
       brackets: constituents in the order of their opening, over ``words``; the end of
         one that is never closed is -1.
       fault: what is wrong with the line, "" where nothing is.
-      readable: whether EVALB counts on after the fault.
+      readable: whether EVALB goes on counting after the fault.
     """
 
     words: list[tuple[str, str]]
@@ -72,7 +73,7 @@ class Counts(NamedTuple):
       status: "error" and "skip" are left out of EVALB's totals.
       matched: brackets that both trees have.
       gold: brackets of the gold tree; 0 where the words differ.
-      test: brackets of the test tree, likewise.
+      test: brackets of the test tree; 0 where the words differ.
       crossing: test brackets that cross a gold one.
       words: without punctuation; 0 where they differ.
       tags: words with the right tag.
@@ -185,7 +186,7 @@ def _forms(words: Sequence[tuple[str, str]]) -> list[str]:
 def _kept(line: Line, rules: Rules) -> tuple[list[tuple[str, str]], list[Bracket]]:
     """Return the words and brackets that count, spans over those words.
 
-    Labels are cut, tags are not; what counts as another is written as that.
+    Labels are cut, tags are not; what counts as another one is replaced by it.
     """
     labels, equal = rules.labels, rules.words
     words: list[tuple[str, str]] = []
@@ -204,7 +205,7 @@ def _kept(line: Line, rules: Rules) -> tuple[list[tuple[str, str]], list[Bracket
 
 
 def _crossing(gold: Sequence[Bracket], test: Sequence[Bracket], words: int) -> int:
-    """Count test brackets that overlap a gold one and neither is inside the other."""
+    """Count test brackets that overlap a gold one with neither inside the other."""
     spans = {(start, end) for start, end, _ in gold}
     # The span of a gold bracket crosses none, nor does that of one word.
     others = [x for x in test if x[1] - x[0] > 1 and (x[0], x[1]) not in spans]

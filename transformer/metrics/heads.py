@@ -88,7 +88,7 @@ class Statistics:
         self._counts = dict.fromkeys(STATISTICS, 0)
 
     def add(self, weights: np.ndarray) -> None:
-        """Take in the maps of a sentence, (N, H, T, S)."""
+        """Add the maps of a sentence, (N, H, T, S)."""
         w = weights.astype(np.float64)
         rows, columns = w.shape[-2:]
         logs = np.log(w, out=np.zeros_like(w), where=w > 0)

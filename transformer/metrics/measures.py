@@ -55,7 +55,7 @@ def measure_of(data: config.Data) -> Measure:
 
 
 def badness(data: config.Data, score: float) -> float:
-    """Return what is lower for a better score of the measure."""
+    """Return a number that is lower for a better score of the measure."""
     return score if data.measure in _LOWER_IS_BETTER else -score
 
 
@@ -109,5 +109,5 @@ def score(
 def exact_match(
     data: config.Data, hypotheses: Sequence[str], references: Sequence[str]
 ) -> float:
-    """Return the part of the outputs that are the reference, as the measure sees it."""
+    """Return the share of outputs that are the reference, as the measure sees it."""
     return _EXACT.get(data.measure, bleu.exact_match)(hypotheses, references)

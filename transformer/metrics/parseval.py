@@ -1,8 +1,8 @@
 """PARSEVAL: labelled brackets of constituency trees, scored as EVALB does.
 
 ==========  ===========================================================================
-evalb       F1 over all sentences that EVALB scores, with COLLINS.prm: an error or a
-            skipped sentence leaves the score
+evalb       F1 over all sentences that EVALB scores, with COLLINS.prm: sentences with
+            errors and skipped ones do not count
 honest      F1 where the gold brackets of such a sentence count as missed: the same
             wherever every output is a tree of the given words
 complete    percent of scored sentences whose brackets are all right
@@ -10,7 +10,7 @@ evalb_40    ``evalb`` of the sentences of at most 40 words
 ==========  ===========================================================================
 
 F1 = 2 P R / (P + R), with precision P = matched / test brackets and recall R = matched
-/ gold brackets, sums over sentences. Where nothing matches, EVALB has no F, here it is
+/ gold brackets, sums over sentences. Where nothing matches, EVALB has no F; here it is
 0.
 """
 
@@ -27,7 +27,7 @@ from transformer.metrics.evalb import with_tags as given_tags
 VARIANTS = ("evalb", "honest", "complete", "evalb_40")
 CUT_OFF = 40  # words of a sentence, COLLINS.prm's CUTOFF_LEN
 
-# Whose tags a word has that the test tree tags XX.
+# Whose tag a word gets that the test tree tags XX.
 Tags = Literal["gold", "test"]
 
 
@@ -246,7 +246,7 @@ def _signature(variant: str, of: Totals) -> str:
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
-    """Return the part of the trees that have all brackets and words of the reference.
+    """Return the share of trees that have all brackets and words of the reference.
 
     Punctuation counts, tags do not.
 

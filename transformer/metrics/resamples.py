@@ -13,7 +13,7 @@ class Resampler:
     """A measure on resamples of the lines, as numbers.
 
     The paired bootstrap (Koehn 2004), as in ``sacrebleu.significance``, which compares
-    one run with one. Here a run's scores come out, so that systems of several runs can
+    one run with one. This returns a run's scores, so that systems of several runs can
     be compared, resample by resample, by their means.
 
     Args:

@@ -1,4 +1,4 @@
-"""Whether one translation of a test set is better than another, or luck."""
+"""Tests of whether one translation of a test set is better than another or lucky."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Tested:
       score: of the whole test set.
       mean: of the score on the bootstrap resamples.
       interval: half of the 95 % interval around it.
-      bootstrap: p-value of the paired bootstrap; None of the first system.
-      randomisation: p-value of paired approximate randomisation; None likewise.
+      bootstrap: p-value of the paired bootstrap; None for the first system.
+      randomisation: p-value of paired approximate randomisation; None for the first.
     """
 
     score: float
@@ -43,7 +43,7 @@ class Measured:
 
     Attributes:
       measure: "BLEU", "chrF2" or "TER".
-      signature: sacreBLEU's, with the seed and how often was drawn.
+      signature: sacreBLEU's, with the seed and the numbers of draws.
       systems: by name, the first one is what the others are compared with.
     """
 
@@ -66,9 +66,9 @@ def paired(
 
     The null hypothesis is that a system is as good as the first one. The paired
     bootstrap draws sentences with replacement; approximate randomisation swaps the two
-    translations of each sentence by a coin. A p-value is ``(c + 1) / (n + 1)``, where c
+    translations of each sentence at random. A p-value is ``(c + 1) / (n + 1)``, where c
     of n draws differ more than the systems do. Both are sacreBLEU's own, with its
-    random numbers, but for systems of equal scores, whose p-value is 1: every draw
+    random numbers, except for systems of equal scores, whose p-value is 1: every draw
     differs as much or more.
 
     Args:
@@ -84,7 +84,7 @@ def paired(
       BLEU, chrF2 and TER.
 
     Raises:
-      UserError: for less than two systems, or lines that have no reference.
+      UserError: for fewer than two systems, or lines that have no reference.
 
     Source: Koehn (2004); Riezler and Maxwell (2005); ``sacrebleu --paired-bs`` and
       ``--paired-ar``.
@@ -155,7 +155,7 @@ def _tested(bootstrap: Result, randomisation: Result, first: float) -> Tested:
 
 @contextlib.contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Give sacreBLEU a seed for a while."""
+    """Give sacreBLEU a seed for the duration of a block."""
     before = os.environ.get(_SEED)
     os.environ[_SEED] = str(seed)
     try:

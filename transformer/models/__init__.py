@@ -1,4 +1,4 @@
-"""Architectures: a file and a line of ``MODELS`` for each kind of model."""
+"""Architectures: a file and a line in ``MODELS`` for each kind of model."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ MODELS: dict[str, Any] = {
 
 
 class Model(Protocol):
-    """What training, search and tools ask of the ``Model`` of a file of this room.
+    """What training, search and tools need from the ``Model`` of a file in this room.
 
     It is a Flax module: the functions below call its methods. ``config``,
     ``source_size`` and ``target_size`` (rows of the embedding tables), ``remat`` and
-    ``hardware`` are its attributes; a dropout key of None is evaluation. What it sows
-    in the collection "attention" is found by ``attention_weights``.
+    ``hardware`` are its attributes; a dropout key of None means evaluation.
+    ``attention_weights`` reads what it sows in the collection "attention".
     """
 
     config: Any
@@ -55,22 +55,22 @@ class Model(Protocol):
 
     @property
     def apply(self) -> Callable[..., Any]:
-        """Call a method with variables, as Flax has it."""
+        """Call a method with variables, as in Flax."""
 
     @property
     def init(self) -> Callable[..., Any]:
-        """Draw variables, as Flax has it."""
+        """Draw variables, as in Flax."""
 
     def with_one_layer(self) -> tuple[Model, dict[str, int]]:
-        """Return it with one layer in some stacks, and how many these have here."""
+        """Return it with one layer in some stacks, and how many they have here."""
 
     def search_variables(self, params: Any) -> Any:
-        """Return variables of ``start`` and ``step``, as a search reads them."""
+        """Return variables for ``start`` and ``step``, in the form a search reads."""
 
     def encode(self, source: jax.Array, key: Any = None) -> Any:
-        """Read a source (B, S); first of the result are its states (B, S, .).
+        """Read a source (B, S); the first result is its states (B, S, .).
 
-        Of vectors it is (B, S, 1 + F), see ``ids.marks``: ``source_size`` is F.
+        A source of vectors is (B, S, 1 + F), see ``ids.marks``; ``source_size`` is F.
         """
 
     def features(
@@ -84,7 +84,7 @@ class Model(Protocol):
     def step(
         self, cache: Any, ids: jax.Array, parents: jax.Array
     ) -> tuple[jax.Array, Any]:
-        """Take tokens (B, J) of whom they continue (B, J): logits (B, J, V), cache."""
+        """Take tokens and parents (B, J); return logits (B, J, V) and the cache."""
 
 
 def make(
@@ -97,10 +97,10 @@ def make(
 
     Args:
       settings: ``model.vocab_size`` is the number of rows of an embedding table, 0 for
-        as many as the vocabulary has.
-      source_size: ids of the source vocabulary.
-      target_size: ids of the target vocabulary.
-      hardware: that its programs are traced for, None = this process's first device.
+        as many as the vocabulary has ids.
+      source_size: number of ids in the source vocabulary.
+      target_size: number of ids in the target vocabulary.
+      hardware: what its programs are traced for, None = this process's first device.
 
     Raises:
       UserError: if a vocabulary has more ids than the tables have rows.
@@ -121,19 +121,19 @@ def make(
 
 
 def init(model: Model, key: jax.Array) -> Any:
-    """Draw the initial parameters by a jax.random key."""
+    """Draw the initial parameters with a jax.random key."""
     ids = jnp.ones((1, 2), jnp.int32)
     return model.init(key, ids, ids, method="features")["params"]
 
 
 def abstract(model: Model) -> Any:
     """Return the tree of parameter shapes and dtypes without making any parameter."""
-    return jax.tree.map(lambda leaf: leaf, _abstract(model))  # a tree of the caller's
+    return jax.tree.map(lambda leaf: leaf, _abstract(model))  # the caller's own tree
 
 
 @functools.lru_cache(maxsize=32)
 def _abstract(model: Model) -> Any:
-    one, stacks = model.with_one_layer()  # to trace all takes as many times as long
+    one, stacks = model.with_one_layer()  # tracing all takes that many times as long
     params = dict(jax.eval_shape(lambda: init(one, jax.random.key(0))))
     for name, count in stacks.items():
         layer = params[f"{name}_0"]
@@ -147,7 +147,7 @@ def by_name(params: Any) -> dict[str, Any]:
 
 
 def map_by_name(function: Callable[[str, Any], Any], params: Any) -> Any:
-    """Return the tree of what a function makes of each parameter and its name."""
+    """Map a function of name and parameter over a tree."""
     return jax.tree_util.tree_map_with_path(
         lambda path, x: function(name_of(path), x), params
     )
@@ -172,11 +172,11 @@ def features(
 def attention_weights(
     model: Model, params: Any, source: jax.Array, inputs: jax.Array
 ) -> dict[str, jax.Array]:
-    """Return the attention weights of pairs, (B, N, H, queries, keys) of each kind.
+    """Return the attention weights of pairs, (B, N, H, queries, keys) for each kind.
 
     Args:
       model: sows them under "encoder", "decoder" or "cross", in N layers.
-      params: its parameters, of layers that are not stacked.
+      params: its parameters, with layers not stacked.
       source: ids (B, S).
       inputs: decoder inputs (B, T).
     """
@@ -196,7 +196,7 @@ def attention_weights(
 
 
 def search_variables(model: Model, params: Any) -> Any:
-    """Return the variables of ``start``, stored as a search reads them."""
+    """Return the variables for ``start``, stored in the form a search reads."""
     return model.search_variables(params)
 
 
@@ -211,11 +211,11 @@ def start(
 
     Args:
       model: the model, or several as one.
-      variables: its parameters as ``search_variables`` has them, or plain; those of
-        several in a tuple.
+      variables: its parameters from ``search_variables``, or plain; a tuple for several
+        models.
       source: ids (B, S).
       beams: J.
-      length: most tokens of an output.
+      length: maximum number of tokens of an output.
     """
     if isinstance(model, Ensemble):
         starts = [
@@ -229,14 +229,14 @@ def start(
 
 
 def scans_layers(settings: Config, model: Model) -> bool:
-    """Say whether the layers of the model's stacks are scanned.
+    """Return whether the layers of the model's stacks are scanned.
 
     ``parallel.layers`` "auto" scans on accelerators, where compiling takes long, but
-    not where parameters are frozen, as those of a stack would be so all or none, nor
-    under an optimiser that treats each array as a whole.
+    not if parameters are frozen, as all or none of a stack's would be, nor with an
+    optimiser that treats each array as a whole; ``resolve`` refuses "scanned" there.
 
     Raises:
-      UserError: where it wants what the model has not.
+      UserError: if it asks for what the model does not have.
     """
     wanted = settings.parallel.layers
     if wanted == "scanned" and not model.stacks:
@@ -250,11 +250,11 @@ def scans_layers(settings: Config, model: Model) -> bool:
 
 
 def configured_vocabulary(settings: Config) -> int:
-    """Return the rows of an embedding table, as far as the configuration tells.
+    """Return the rows of an embedding table, as far as the configuration says.
 
     Raises:
       UserError: if the size is only known once the data are prepared, or leaves no id
-        for a token beside the special ones.
+        for tokens other than the special ones.
     """
     size = settings.model.vocab_size or settings.tokenizer.vocab_size
     if size <= EOS + 1:
@@ -266,7 +266,7 @@ def configured_vocabulary(settings: Config) -> int:
 
 
 def configured_sizes(settings: Config) -> tuple[int, int]:
-    """Return the ids of both vocabularies, as far as the configuration tells.
+    """Return the sizes of both vocabularies, as far as the configuration says.
 
     Raises:
       UserError: as ``configured_vocabulary``, and for sources that are vectors.

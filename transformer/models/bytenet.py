@@ -1,8 +1,8 @@
 """ByteNet: dilated convolutions over a source, and over a target on top of it.
 
-Encoder and decoder stand on one grid: step i of the decoder reads column i of the
-encoder and what was written before. There is no attention. A grid is ``config.grid``
-times as long as its source; beyond it the decoder reads zeros.
+Encoder and decoder share one grid: step i of the decoder reads column i of the encoder
+and what was written before. There is no attention. A grid is ``config.grid`` times as
+long as its source; beyond it the decoder reads zeros.
 
 Source: Kalchbrenner et al., arXiv:1610.10099v2, section 3.
 """
@@ -42,22 +42,22 @@ Taps = Callable[[jax.Array], jax.Array]  # (B, T, d) -> (B, T, k d)
 
 
 class Cache(NamedTuple):
-    """What decoding remembers between two steps, for B sentences of J beams each.
+    """What decoding keeps between two steps, for B sentences of J beams each.
 
-    The input of position m of beam j of a convolution stands in slot ``m mod L`` of its
-    ring and is never moved; L is just as many positions as one output reads over.
+    A convolution's input at position m of beam j is in slot ``m mod L`` of its ring and
+    is never moved; L is exactly the number of positions that one output spans.
     """
 
     ancestors: Ancestors
     rings: tuple[jax.Array, ...]  # (B, L, J, d) each
-    columns: jax.Array  # (B, M, D) of the encoder, as many as there will be steps
+    columns: jax.Array  # (B, M, D) of the encoder, one for each step to come
 
 
 def grid_columns(length: Any, ratio: float) -> Any:
-    """Return the columns of a source's grid, ``|t^| = ceil(a |s|)``, exactly.
+    """Return the number of columns of a source's grid, ``|t^| = ceil(a |s|)``, exactly.
 
     Args:
-      length: |s|, a number or an array of whole numbers.
+      length: |s|, an integer or an array of integers.
       ratio: a, to three decimal places or any near fraction.
 
     Source: section 3.2, with b = 0.
@@ -70,7 +70,7 @@ def grid_columns(length: Any, ratio: float) -> Any:
 
 
 def dilations(settings: config.ByteNet) -> list[int]:
-    """Return those of the blocks of a set, 1, 2, 4 and so on."""
+    """Return the dilations of the blocks of a set, 1, 2, 4 and so on."""
     return [2**i for i in range(settings.blocks)]
 
 
@@ -102,13 +102,13 @@ class Block(nn.Module):
         key: dropout.Key | None,
         taps: Taps | None = None,
     ) -> jax.Array:
-        """Transform (B, T, D); in a step of decoding T are the beams.
+        """Transform (B, T, D); in a decoding step T are the beams.
 
         Args:
           x: (B, T, D).
-          live: 1 or 0 of each position (B, T, 1), others are not read; None = all are.
+          live: 1 for positions that are read, 0 for others (B, T, 1); None = all are.
           key: dropout key, None for evaluation.
-          taps: of the convolution, None = those of a whole sequence.
+          taps: taps of the convolution, None = those of a whole sequence.
         """
         inner = checkpoint_name(self.narrow(nn.relu(self.norm_1(x))), "product")
         inner = nn.relu(self.norm_2(inner))
@@ -175,9 +175,9 @@ class ByteNet(Base):
     def encode(
         self, source: jax.Array, key: dropout.Key | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """Read source ids (B, S) to columns (B, grid of S, D), and which are live.
+        """Encode source ids (B, S) as columns (B, grid of S, D), and mark live ones.
 
-        The length of a row's grid is that of its own source, without padding; between
+        The length of a row's grid follows from its own source, without padding; between
         the two its embeddings are zeros. Beyond the grid there are zeros.
         """
         ratio = self.config.grid
@@ -244,7 +244,7 @@ class ByteNet(Base):
 
 
 def _resized(x: jax.Array, count: int) -> jax.Array:
-    """Cut columns (B, C, D) to so many, or add zeros."""
+    """Truncate columns (B, C, D) to a number, or pad with zeros."""
     return jnp.pad(x[:, :count], ((0, 0), (0, max(count - x.shape[1], 0)), (0, 0)))
 
 
@@ -259,12 +259,12 @@ def _read(
 ) -> jax.Array:
     """Return the taps of position ``now`` (B, J, k d), each from its own ancestor.
 
-    A slot of a position before the first one holds zeros: none was put there yet.
+    A slot of a position before the first one holds zeros: nothing was put there yet.
 
     Args:
       ring: (B, L, J, d).
       now: ().
-      beams: that took each position of a hypothesis (B, J, M).
+      beams: which beam took each position of a hypothesis (B, J, M).
       width: k.
       dilation: r.
     """

@@ -15,9 +15,9 @@ class Blocks(NamedTuple):
     """Keys and values as decoding reads them, see ``attention.block_attention``.
 
     The decoder's own are filled one position after another: the key of position m of
-    beam j stands in slot ``m * J + j``, counted through all blocks, and is never moved.
-    Under a window they hold the last n positions, which is position m in place of m
-    modulo n. Those of the source are one block of S slots.
+    beam j is in slot ``m * J + j``, counted over all blocks, and is never moved. With a
+    window they hold the last n positions, with m modulo n in place of m. Those of the
+    source are one block of S slots.
     """
 
     keys: tuple[jax.Array, ...]  # (B, H, K, L_i * J) each
@@ -29,10 +29,10 @@ _FIRST_BLOCK = 16  # positions
 
 
 def block_sizes(length: int) -> list[int]:
-    """Cut positions into blocks that reach to 16, 64, 256, ... and to the last one.
+    """Cut positions into blocks that end at 16, 64, 256, ... and at the last one.
 
-    They are few, because the program of a step, and its compilation, holds attention to
-    one block, to two, and so on.
+    There are few, because the program of a step contains attention to one block, to
+    two, and so on, and all of it has to be compiled.
     """
     ends = [0]
     while ends[-1] < length:
@@ -43,7 +43,7 @@ def block_sizes(length: int) -> list[int]:
 def empty_blocks(
     batch: int, heads: int, d_k: int, d_v: int, slots: list[int], dtype: str
 ) -> Blocks:
-    """Return blocks of so many slots that hold nothing yet."""
+    """Return empty blocks with given numbers of slots."""
     front = batch, heads
     return Blocks(
         tuple(jnp.zeros((*front, d_k, size), dtype) for size in slots),
@@ -58,7 +58,7 @@ def one_block(keys: jax.Array, values: jax.Array) -> Blocks:
 
 
 def extended(old: Blocks, new: KeysValues, slot: jax.Array) -> Blocks:
-    """Put new keys (B, H, J, K) and values (B, H, J, W) into slots from one on."""
+    """Put new keys (B, H, J, K) and values (B, H, J, W) into slots from ``slot`` on."""
     starts = _starts(old.keys, axis=3)
     reached = sum((slot >= start).astype(jnp.int32) for start in starts)
     return Blocks(
@@ -69,16 +69,16 @@ def extended(old: Blocks, new: KeysValues, slot: jax.Array) -> Blocks:
 
 
 class Ancestors(NamedTuple):
-    """Who took which token of each hypothesis, for M positions of J beams.
+    """Which beam took which token of each hypothesis, for M positions of J beams.
 
-    Several hypotheses may share a past, of which no key is ever moved.
+    Several hypotheses may share a past, whose keys are never moved.
     """
 
     position: jax.Array  # () how many tokens were taken
     beams: jax.Array  # (B, J, M) the beam that took a hypothesis' token m
 
     def follow(self, parents: jax.Array) -> Ancestors:
-        """Return those of the hypotheses that continue others, parents (B, J)."""
+        """Return the ancestors of hypotheses that continue others, parents (B, J)."""
         beams = jnp.take_along_axis(self.beams, parents[..., None], axis=1)
         count = beams.shape[1]
         beams = beams.at[:, :, self.position].set(jnp.arange(count))
@@ -89,12 +89,12 @@ class Ancestors(NamedTuple):
 
         Args:
           window: positions at most this far back are seen, 0 = all.
-          held: n, of the last positions where the cache has no others; 0 = all M.
+          held: n, if the cache holds only the last n positions; 0 = all M.
         """
         batch, count, length = self.beams.shape
         now, beams, positions = self.position - 1, self.beams, jnp.arange(length)
         if 0 < held < length:
-            # In each place the last position that was put there, below 0 if none was.
+            # The last position that was put in each place, below 0 if none was.
             positions = now - (now - jnp.arange(held)) % held
             beams = jnp.take(beams, positions, axis=2, mode="clip")
         seen = (positions >= 0) & (positions <= now)
@@ -111,7 +111,7 @@ def _starts(blocks, axis):
 
 
 def _put(blocks, new, slot, axis):
-    """Put new keys or values where they belong, from a slot on; slots are an axis."""
+    """Put new keys or values into their blocks, from a slot on; slots are an axis."""
     count = new.shape[axis]
 
     def put(start, block):

@@ -1,8 +1,8 @@
-"""ConvS2S: convolutions with gates on both sides, attention in every decoder layer.
+"""ConvS2S: gated convolutions on both sides, attention in every decoder layer.
 
-Gehring et al., arXiv:1705.03122, as its authors' programs have it (fairseq): all maps
-but the embedding tables have normalised weights, and the variance of activations is
-kept by factors of sqrt(.5) where two of them are added.
+Gehring et al., arXiv:1705.03122, as in its authors' programs (fairseq): all maps but
+the embedding tables have normalised weights, and factors of sqrt(.5) keep the variance
+of activations where two of them are added.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from transformer.nn import convolution, dropout, layers, matmul, positions, scor
 from transformer.nn.hardware import Hardware
 from transformer.parallel import Rules
 
-HALF = 0.5**0.5  # of a sum of two, so that its variance is that of each
-TABLE_SPREAD = 0.1  # of embeddings and positions as they are drawn
+HALF = 0.5**0.5  # scales a sum of two, so that its variance is that of each
+TABLE_SPREAD = 0.1  # of embeddings and positions when drawn
 
 PARTITION: Rules = {
     "(source|target)_(embedding|positions)": (None, "fsdp"),  # (V, f), (positions, f)
@@ -59,8 +59,8 @@ class Normed(nn.Module):
 
     Attributes:
       features: O.
-      dtype: of the operands of products.
-      spread: of the I weights of a unit as they are drawn, times sqrt(I).
+      dtype: dtype of the operands of products.
+      spread: spread of the I weights of a unit when drawn, times sqrt(I).
     """
 
     features: int
@@ -83,11 +83,11 @@ class Normed(nn.Module):
 class Block(nn.Module):
     """A convolution with a gate, ``(glu(conv(dropout(x))) + x) sqrt(.5)``.
 
-    Where the widths differ, a linear map of x takes its place in the sum.
+    If the widths differ, a linear map of x takes its place in the sum.
 
     Attributes:
-      config: of the model.
-      hardware: that it is traced for.
+      config: configuration of the model.
+      hardware: what it is traced for.
       inputs: width of x.
       sizes: width of the result, and k.
     """
@@ -107,15 +107,15 @@ class Block(nn.Module):
             self.residual = Normed(width, dtype)
 
     def added(self, y: jax.Array, x: jax.Array) -> jax.Array:
-        """Add what the block was given to what it made of it."""
+        """Add the input of the block to its result."""
         return HALF * (y + (x if self.residual is None else self.residual(x)))
 
 
 class EncoderBlock(Block):
-    """A block whose convolution reaches as far to both sides."""
+    """A block whose convolution reaches equally far to both sides."""
 
     def __call__(self, x, real, key):
-        # Results at padding are no 0, and would reach its neighbours.
+        # Results at padding are not 0, and would reach its neighbours.
         y = dropout.dropout(x * real[..., None], self.config.dropout, key)
         y = convolution.windows(y, self.sizes.kernel, causal=False)
         return self.added(convolution.glu(self.convolution(y)), x)
@@ -125,9 +125,9 @@ class DecoderBlock(Block):
     """A block whose convolution reaches back, and that attends to the source.
 
     ``q = (h W_d + b + g) sqrt(.5)``, ``a = softmax_j(q . z_j)``, ``c = sqrt(m) sum_j
-    a_j value_j``, ``h = (c W_o + b + h) sqrt(.5)``, of h that the gate lets through and
-    g, the embeddings of the decoder's input; as in the authors' programs, where the
-    paper has q without its factor.
+    a_j value_j``, ``h = (c W_o + b + h) sqrt(.5)``, where h is what the gate lets
+    through and g the embeddings of the decoder's input. This follows the authors'
+    programs; the paper has q without its factor.
 
     Source: Gehring et al., arXiv:1705.03122, equations 1 and 2, section 3.4.
     """
@@ -142,11 +142,11 @@ class DecoderBlock(Block):
         """Run over all positions, or over the next one of each hypothesis.
 
         Args:
-          x: (B, T, inputs), or of J hypotheses in place of positions.
+          x: (B, T, inputs), or with J hypotheses in place of positions.
           embedded: g (B, T, f).
           memory: of the source.
           key: dropout key, None for evaluation.
-          seen: what makes windows (B, T, k inputs) of x; None: its own positions.
+          seen: makes windows (B, T, k inputs) of x; None: from its own positions.
 
         Returns:
           The result (B, T, width) and the weights of attention (B, T, S).
@@ -164,14 +164,14 @@ class DecoderBlock(Block):
 
 
 def attend(query: jax.Array, memory: Memory, dtype: str) -> tuple[jax.Array, jax.Array]:
-    """Sum the values of a source, weighed by products of queries and keys.
+    """Sum the values of a source, weighted by products of queries and keys.
 
     ``sqrt(m) sum_j softmax_j(q . z_j) value_j``; there is no 1 / sqrt(d).
 
     Args:
       query: q (B, T, f).
       memory: of the source.
-      dtype: of the operands of the products.
+      dtype: dtype of the operands of the products.
 
     Returns:
       The sums (B, T, f) and the weights (B, T, S).
@@ -231,7 +231,7 @@ class ConvS2S(Base):
         self.output_bias = self.param("output_bias", zeros, (self.target_size,))
 
     def _blocks(self, kind, text):
-        """Return the blocks of a side and the widths before and behind each."""
+        """Return the blocks of a side and the widths before and after each."""
         sizes = config.convolutions(text)
         widths = [sizes[0].width, *(each.width for each in sizes)]
         blocks = [
@@ -241,7 +241,7 @@ class ConvS2S(Base):
         return blocks, widths
 
     def _output_table(self, dropped):
-        """Return the output matrix (V, o); of its own it is normalised row by row."""
+        """Return the output matrix (V, o), normalised row by row if it is not tied."""
         if self.config.tying != "none":
             return self.target_table
         width = self.config.d_model
@@ -265,7 +265,7 @@ class ConvS2S(Base):
         x = self.encoder_input(embedded)
         for i, block in enumerate(self.encoder):
             x = self._run(block, x, real, dropout.fold_in(key, i + 1))
-        # The decoder's attention adds up what flows back into the encoder.
+        # The attention of all decoder layers adds up in the encoder's gradient.
         factor = 1 / (2 * len(self.decoder))
         z = convolution.scale_gradient(self.encoder_output(x) * real[..., None], factor)
         return Memory(z, HALF * (z + embedded), real, jnp.sqrt(real.sum(1)))
@@ -332,7 +332,7 @@ class ConvS2S(Base):
         return logits, Cache(cache.memory, cache.position + 1, tuple(inputs))
 
     def search_variables(self, params: Any) -> Any:
-        """Return variables with every normalised matrix made and stored (O, I)."""
+        """Return variables with every normalised matrix computed and stored (O, I)."""
         flat, matrices = flatten_dict(params), {}
         for path, direction in flat.items():
             if path[-1] == "direction":

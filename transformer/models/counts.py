@@ -16,18 +16,18 @@ class Count(NamedTuple):
 
 
 def labels(c: config.Transformer) -> int:
-    """Return how many distances self-attention has a vector of, ``2 k + 1`` or 0."""
+    """Return how many distances self-attention has a vector for, ``2 k + 1`` or 0."""
     return 2 * c.clip + 1 if c.positions == "relative" else 0
 
 
 def layers_count(c: config.Transformer) -> Count:
-    """Count both stacks: 1 attention and 2 norms in a layer of the encoder, 2 and 3 in
-    one of the decoder.
+    """Count the parameters of both stacks.
 
-    An attention has matrices of ``D h (2 d_k + 2 d_v)``, a feed-forward of ``2 D F``;
-    general scores have ``h d_k^2`` more, additive ones ``h d_k``, and with relative
-    positions self-attention tables of ``(2 k + 1) (d_k + d_v)``, or as many for each
-    head, with disentangled ones two more matrices of ``D h d_k`` in the encoder.
+    A layer of the encoder has 1 attention and 2 norms, one of the decoder 2 and 3. An
+    attention has matrices of ``D h (2 d_k + 2 d_v)``, a feed-forward of ``2 D F``.
+    General scores have ``h d_k^2`` more, additive ones ``h d_k``. With relative
+    positions, self-attention has tables of ``(2 k + 1) (d_k + d_v)``, or as many for
+    each head; with disentangled ones, two more matrices of ``D h d_k`` in the encoder.
     """
     attention = 2 * c.d_model * c.heads * (c.d_k + c.d_v)
     attention += c.heads * {"general": c.d_k**2, "additive": c.d_k}.get(c.score, 0)

@@ -1,4 +1,4 @@
-"""What self-attention is told of distances, beside queries, keys and values."""
+"""What self-attention is told about distances, besides queries, keys and values."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ THREE = 3  # terms of a disentangled score, each of products of d_k numbers
 class Relation(NamedTuple):
     """What distances change in one attention."""
 
-    # Of so many keys, the first: what is added to scores, broadcasting to (B, H, T, S).
+    # For the first S keys: what is added to scores, broadcastable to (B, H, T, S).
     bias: Callable[[int], jax.Array] | None = None
-    # Of weights (B, H, T, S): what is added to the output (B, H, T, W).
+    # For weights (B, H, T, S): what is added to the output (B, H, T, W).
     beside: Callable[[jax.Array], jax.Array] | None = None
 
 
 def biased(c: config.Transformer, kind: str) -> bool:
-    """Say whether scores have a bias, in the attentions of a kind."""
+    """Return whether the scores of a kind of attention have a bias."""
     if c.positions == "disentangled":
         return kind == "encoder"
     return kind != "cross" and c.positions in ("relative", "alibi")
 
 
 def vectors(c: config.Transformer, table: jax.Array, length: int) -> jax.Array:
-    """Return the vector of each distance, -(T - 1) to T - 1, of a table (2 k, D).
+    """Return the vector of each distance, -(T - 1) to T - 1, from a table (2 k, D).
 
-    They are learned as embeddings are, and as large: (2 T - 1, D).
+    They are learned like embeddings, and equally large: (2 T - 1, D).
     """
     rows = relative.disentangled_rows(length, c.clip, c.farthest)
     return layers.embed(jnp.asarray(rows), table)
@@ -64,7 +64,7 @@ class Distances(nn.Module):
             self.of_values = self._table("value", self.config.d_v)
 
     def _table(self, name: str, width: int) -> jax.Array:
-        """Return a vector of each label, (2 k + 1, W) or (H, 2 k + 1, W)."""
+        """Return a vector for each label, (2 k + 1, W) or (H, 2 k + 1, W)."""
         c, labels = self.config, 2 * self.config.clip + 1
         limit = (6 / (labels + width)) ** 0.5  # Glorot's, of one head's table
 
@@ -95,8 +95,8 @@ class Distances(nn.Module):
 
         Args:
           query: (B, H, T, K).
-          now: None where the T queries stand at positions 0 to T - 1, as the keys do;
-            else all stand at this one, T hypotheses of which each has the key of
+          now: None if the T queries are at positions 0 to T - 1, like the keys.
+            Otherwise the position of all of them: T hypotheses, each with its key of
             position m in one of the slots m * T to m * T + T - 1.
         """
         c, count = self.config, query.shape[2]

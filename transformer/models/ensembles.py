@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Ensemble:
-    """Models of one target vocabulary, whose probabilities are averaged in a search.
+    """Models with one target vocabulary, whose probabilities are averaged in a search.
 
     Attributes:
       members: the models, of any architectures.

@@ -1,4 +1,4 @@
-"""Modules that any architecture may be built of; they only hold parameters."""
+"""Modules that any architecture may be built from; they only hold parameters."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Base(nn.Module):
       config: sizes and choices.
       source_size: V of the source vocabulary.
       target_size: V of the target vocabulary.
-      remat: what the backward pass of training, that is of a call with a dropout key,
-        recomputes: "none", all of "layers" but their inputs, or all but these and the
-        products with parameters, "dots".
-      hardware: that programs are traced for; None = this process's first device.
+      remat: what the backward pass recomputes in training, that is, in a call with a
+        dropout key: "none"; "layers", all of them but their inputs; "dots", all but
+        these and the products with parameters.
+      hardware: what programs are traced for; None = this process's first device.
     """
 
     config: Any
@@ -46,14 +46,14 @@ class Base(nn.Module):
     def embedding_tables(
         self, width: int, output: int
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Hold the tables that ``config.tying`` leaves apart (section 3.4).
+        """Hold the tables that ``config.tying`` keeps separate (section 3.4).
 
         Args:
-          width: of embeddings.
-          output: of what the output matrix is multiplied by.
+          width: width of embeddings.
+          output: width of what the output matrix is multiplied by.
 
         Returns:
-          Those of the source (V, width) and of the target, and the output matrix.
+          The tables of source (V, width) and target, and the output matrix.
         """
 
         def table(name: str, rows: int, width: int) -> jax.Array:
@@ -69,7 +69,7 @@ class Base(nn.Module):
         return source, target, table("output", self.target_size, output)
 
     def with_one_layer(self) -> tuple[Any, dict[str, int]]:
-        """Return a model of one layer in each stack whose layers are alike in shape.
+        """Return a model with one layer in each stack whose layers have equal shapes.
 
         Returns:
           The model, and how many layers those stacks have here.
@@ -87,11 +87,11 @@ class Base(nn.Module):
         """Run the layers of a stack, each on the result of the one before.
 
         Args:
-          name: of the stack, and of the attribute that has its layers.
-          layer_of: makes, of name, configuration and hardware, a function as
+          name: name of the stack, and of the attribute that holds its layers.
+          layer_of: makes a function from name, configuration and hardware, as
             ``stacks.function_of`` does.
-          x: of the first layer (B, T, D).
-          arguments: of every layer.
+          x: input of the first layer (B, T, D).
+          arguments: arguments of every layer.
           key: dropout key, None for evaluation.
         """
         stack = getattr(self, name)
@@ -109,7 +109,7 @@ class Base(nn.Module):
         )
 
     def search_variables(self, params: Any) -> Any:
-        """Return variables for ``apply`` that are stored as a search reads them."""
+        """Return variables for ``apply``, stored in the form a search reads."""
         return transposed_kernels(params, self.operands)
 
 
@@ -119,7 +119,7 @@ def kernel_of(
     shape: tuple[int, int],
     draw: nn.initializers.Initializer | None = None,
 ) -> matmul.Kernel:
-    """Return a matrix of the module, as ``transposed`` has stored it if it is there."""
+    """Return a matrix of the module, as stored by ``transposed`` if it is there."""
     kernel = module.param(name, draw or nn.initializers.glorot_uniform(), shape)
     return module.get_variable("transposed", name, kernel)
 
@@ -154,16 +154,16 @@ class LayerNorm(nn.Module):
 
 
 def transposed_kernels(params: Any, dtype: str) -> Any:
-    """Store the matrices the way that a search, with its few rows, reads them.
+    """Store the matrices in the form that a search, with its few rows, reads.
 
     Args:
-      params: of a model whose matrices ``kernel_of`` returns.
-      dtype: of the operands of products.
+      params: parameters of a model whose matrices ``kernel_of`` returns.
+      dtype: dtype of the operands of products.
 
     Returns:
-      Variables for ``model.apply``: ``params``, and beside them the collection
-      "transposed", every matrix (I, O) as (O, I) in ``dtype``. Results are the same
-      with and without it, to rounding.
+      Variables for ``model.apply``: ``params`` and the collection "transposed", every
+      matrix (I, O) as (O, I) in ``dtype``. Results are the same with and without it, up
+      to rounding.
     """
 
     matrices = {
@@ -176,6 +176,6 @@ def transposed_kernels(params: Any, dtype: str) -> Any:
 
 def transposed(matrix: jax.Array, dtype: str) -> matmul.Transposed:
     """Store a matrix (I, O) as (O, I) in ``dtype``."""
-    # Without the barrier the transposition would become a part of the products, which
+    # Without the barrier the transposition would become part of the products, which
     # lack that form.
     return matmul.Transposed(jax.lax.optimization_barrier(matrix.T.astype(dtype)))

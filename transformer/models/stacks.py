@@ -1,4 +1,4 @@
-"""N layers as one compiled program: unrolled or scanned, some results recomputed."""
+"""N layers as one compiled program: unrolled or scanned, with some recomputation."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from transformer.nn.hardware import Hardware
 
 
 def _is_kernel(primitive: Any, *_: Any, **__: Any) -> bool:
-    """Keep what cuDNN's attention hands to its backward pass."""
+    """Keep what cuDNN's attention passes to its backward pass."""
     return primitive.name.startswith("dot_product_attention_fwd")
 
 
 _policies = jax.checkpoint_policies
 
-# What the backward pass finds in memory of a layer, beside the layer's input.
+# What of a layer stays in memory for the backward pass, besides the layer's input.
 _KEPT = {
     "layers": _policies.nothing_saveable,
     # What ends in a product with parameters, not the products inside attention, whose
     # results grow with the square of the length.
     "dots": _policies.save_only_these_names("product"),
-    # All that takes long. Weights, masks and norms cost an accelerator less to make
-    # again, within a product that reads them, than to write down and to read.
+    # All that takes long. Weights, masks and norms cost an accelerator less to
+    # recompute, within a product that reads them, than to write and to read.
     "none": _policies.save_from_both_policies(
         _policies.save_only_these_names("product", "attention", "mean"), _is_kernel
     ),
@@ -36,8 +36,8 @@ _KEPT = {
 def function_of(layer: Any) -> Callable[..., Any]:
     """Return a layer as a function of its number, variables and inputs, for ``run``.
 
-    All layers of a stack share one trace, and with it all steps that see the same
-    shapes, if they share this function.
+    If all layers of a stack share this function, they share one trace, and so do all
+    steps that see the same shapes.
     """
 
     @jax.jit
@@ -50,13 +50,13 @@ def function_of(layer: Any) -> Callable[..., Any]:
 def recomputing(
     apply: Callable[..., Any], remat: str, *, apart: bool
 ) -> Callable[..., Any]:
-    """Let the backward pass of a layer recompute what ``remat`` names.
+    """Make the backward pass of a layer recompute what ``remat`` names.
 
     Args:
-      apply: the layer, of arrays only.
+      apply: the layer, as a function of arrays only.
       remat: see ``config.Parallel``.
-      apart: keep the compiler from merging that with what the forward pass computed;
-        in a scan it cannot.
+      apart: whether to keep the compiler from merging the recomputation with the
+        forward pass; in a scan it cannot.
     """
     return jax.checkpoint(apply, policy=_KEPT[remat], prevent_cse=apart)
 
@@ -75,13 +75,13 @@ def run(
 
     Args:
       apply: ``(x, number, variables, arguments, key)`` to the result of a layer.
-      x: of the first layer (B, T, D).
-      variables: of each layer, where they are apart.
+      x: input of the first layer (B, T, D).
+      variables: of each layer, if they are separate.
       stacked: the parameters of all, with a first axis of N layers, or None.
-      arguments: of every layer.
+      arguments: arguments of every layer.
       key: dropout key, None for evaluation.
       remat: what the backward pass recomputes, see ``config.Parallel``.
-      hardware: that it is traced for.
+      hardware: what it is traced for.
 
     Returns:
       The result of the last layer (B, T, D).
@@ -106,20 +106,20 @@ def run(
 
 
 def scanned(wanted: str, hardware: Hardware) -> bool:
-    """Say whether layers are scanned, for ``parallel.layers`` and a kind of device."""
+    """Return whether layers are scanned, by ``parallel.layers`` and the device kind."""
     return wanted == "scanned" or (wanted == "auto" and hardware.accelerator)
 
 
 def stack(names: Sequence[str], tree: Any) -> Any:
-    """Put the parameters of the layers of each stack together, to be scanned.
+    """Stack the parameters of the layers of each stack, to be scanned.
 
     Args:
-      names: of the model's stacks.
+      names: names of the model's stacks.
       tree: a pytree with parameters anywhere in it, like the state of an optimiser.
 
     Returns:
       The tree with ``encoder`` for ``encoder_0``, ``encoder_1``, ..., each array with a
-      first axis of N layers, and with the other stacks likewise.
+      first axis of N layers, and the same for the other stacks.
     """
 
     def is_apart(tree: Any) -> bool:
@@ -145,7 +145,7 @@ def _numbered(name: str, params: Any) -> list[str]:
 
 
 def unstack(names: Sequence[str], tree: Any) -> Any:
-    """Take the layers apart again that ``stack`` has put together."""
+    """Separate the layers that ``stack`` has stacked."""
 
     def take(params: Any) -> Any:
         if not is_stacked(names, params):
@@ -164,5 +164,5 @@ def unstack(names: Sequence[str], tree: Any) -> Any:
 
 
 def is_stacked(names: Sequence[str], tree: Any) -> bool:
-    """Say whether these are parameters as ``stack`` has them."""
+    """Return whether these are parameters as ``stack`` returns them."""
     return isinstance(tree, dict) and any(name in tree for name in names)

@@ -26,7 +26,7 @@ from transformer.nn.hardware import Hardware
 
 
 class Residual(nn.Module):
-    """Puts a sub-layer between residual connection and norm (section 3.1).
+    """Wraps a sub-layer in a residual connection and a norm (section 3.1).
 
     ``LayerNorm(x + Dropout(f(x)))`` as in the paper, or with ``norm="pre"``
     ``x + Dropout(f(LayerNorm(x)))``.
@@ -72,9 +72,9 @@ class MultiHeadAttention(nn.Module):
     """Holds the four projections of section 3.2.2.
 
     ``MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O`` with
-    ``head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)``; the h matrices of a kind stand
-    side by side in one of (D, H * K). ``additive`` scores have a vector for each head,
-    ``general`` ones a matrix, whose first values make them as large as scaled products.
+    ``head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)``; the h matrices of a kind are side
+    by side in one of (D, H * K). ``additive`` scores have a vector for each head,
+    ``general`` ones a matrix, initialised to make them as large as scaled products.
     """
 
     config: config.Transformer
@@ -105,12 +105,12 @@ class MultiHeadAttention(nn.Module):
     def keys_values(self, x: jax.Array, now: jax.Array | None = None) -> KeysValues:
         """Project what is attended to, (B, S, D), to (B, H, S, K) and (B, H, S, W).
 
-        All of x stands at position ``now``, or at 0 to S - 1 where that is None.
+        All of x is at position ``now``, or at 0 to S - 1 if that is None.
         """
         return self._placed(self.key(x), now), self._split(self.value(x))
 
     def _placed(self, x: jax.Array, now: jax.Array | None) -> jax.Array:
-        """Split queries or keys into heads, rotated where positions are."""
+        """Split queries or keys into heads, rotated if positions are rotary."""
         split = self._split(x)
         if self.config.positions != "rotary" or self.kind == "cross":
             return split
@@ -128,9 +128,9 @@ class MultiHeadAttention(nn.Module):
         now: jax.Array | None = None,
         vectors: jax.Array | None = None,
     ) -> jax.Array:
-        """Attend from each of (B, T, D), to blocks by a dense mask: (B, T, D).
+        """Attend from each of (B, T, D), to blocks with a dense mask: (B, T, D).
 
-        All of x stands at position ``now``, or at 0 to T - 1 where that is None.
+        All of x is at position ``now``, or at 0 to T - 1 if that is None.
         Disentangled positions need the ``vectors`` of distances (2 T - 1, D).
         """
         c = self.config
@@ -145,7 +145,7 @@ class MultiHeadAttention(nn.Module):
             return self._joined(output)
         assert isinstance(mask, attention.Mask)
         lengths = query.shape[2], keys_values[0].shape[2]
-        # Neither the weights nor a part of them is wanted: they need not exist.
+        # If neither the weights nor a part of them is needed, they need not exist.
         maps = self.is_mutable_collection("attention")
         dropped = key is not None and c.attention_dropout > 0
         if not dropped and not maps:
@@ -182,7 +182,7 @@ class MultiHeadAttention(nn.Module):
         return query, attention.SCORES[name]
 
     def _related(self, query, key, now, vectors):
-        """Return the queries, scaled as scores of several terms are, and a relation."""
+        """Return the queries, scaled if scores have several terms, and a relation."""
         if self.distances is None:
             return query, Relation()
         if vectors is None:
@@ -204,14 +204,14 @@ def attention_kernel(
     mask: attention.Mask,
     kind: str = "cross",
 ) -> Literal["cudnn", "pallas"] | None:
-    """Return whose kernel attention is where no weights are due, None = written out.
+    """Return which kernel attention uses if no weights are needed, None = unfused.
 
     Args:
       c: sizes and choices.
       hardware: where it is computed.
       lengths: T and S.
       mask: which keys each query may attend to.
-      kind: whose attention it is, "encoder", "decoder" or "cross".
+      kind: which attention it is, "encoder", "decoder" or "cross".
     """
     if biased(c, kind):
         return None

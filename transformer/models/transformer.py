@@ -1,8 +1,8 @@
 """Section 3, Figure 1: the Transformer as Flax modules that only hold parameters.
 
 Names, shapes and initial values of the parameters are here; the mathematics is in
-``attention.py`` and ``layers.py``. Parameters and functions stay apart, as Linen has
-it: ``params = model.init(key, source, target)``, ``y = model.apply(params, ...)``.
+``attention.py`` and ``layers.py``. Parameters and functions are separate, as in Linen:
+``params = model.init(key, source, target)``, ``y = model.apply(params, ...)``.
 
 Dropout is on when a dropout key is given and off when it is None; there is no other
 difference between training and evaluation.
@@ -48,10 +48,10 @@ class Memory(NamedTuple):
 
 
 class Cache(NamedTuple):
-    """What decoding remembers between two steps, for B sentences of J beams each."""
+    """What decoding keeps between two steps, for B sentences of J beams each."""
 
     ancestors: Ancestors
-    own: tuple[Blocks, ...]  # N, of M positions each or, under a window, the last
+    own: tuple[Blocks, ...]  # N, of M positions each or, with a window, the last
     memory: tuple[Blocks, ...]  # N, of the source
     memory_mask: jax.Array  # (B, 1, 1, S)
 
@@ -82,8 +82,8 @@ class EncoderLayer(nn.Module):
 class DecoderLayer(nn.Module):
     """Masked self-attention, attention to the source, and feed-forward.
 
-    The same code runs over a whole target and, with a cache, over one position: then
-    the beams of a sentence take the place of the positions, the memory is what the
+    The same code runs over a whole target and, with a cache, over one position. In that
+    case the beams of a sentence take the place of the positions, the memory is what the
     cache holds of it, ``remember`` puts the new keys and values into the cache and
     returns all of them, and ``now`` is the one position.
     """
@@ -156,9 +156,9 @@ def _layer_of(
 class Transformer(Base):
     """The encoder-decoder model of Figure 1.
 
-    Its layers are unrolled or, given parameters as ``stacks.stack`` has them, scanned:
-    then the compiled program holds one of them. This and ``remat`` change no result
-    beyond rounding.
+    Its layers are unrolled or, given parameters as ``stacks.stack`` returns them,
+    scanned: the compiled program then holds only one of them. Neither this nor
+    ``remat`` changes any result beyond rounding.
     """
 
     config: config.Transformer
@@ -258,7 +258,7 @@ class Transformer(Base):
         """Return ``__call__``'s output (B, T, D) and the output matrix (V, D).
 
         Logits are their product; a loss need not hold all of them at a time. An output
-        bias is one more column of both, of ones beside the output.
+        bias is one more column of both, with ones in the output.
         """
         hidden, table = self(source, inputs, key), self.output_table
         if not self.config.output_bias:
@@ -295,7 +295,7 @@ class Transformer(Base):
     def step(
         self, cache: Cache, ids: jax.Array, parents: jax.Array
     ) -> tuple[jax.Array, Cache]:
-        """Take one token a hypothesis and score the next.
+        """Take one token per hypothesis and score the next.
 
         Args:
           cache: what ``start`` or the last step returned.
@@ -325,9 +325,9 @@ class Transformer(Base):
         return self.logits(x), cache._replace(ancestors=ancestors, own=tuple(own))
 
     def _held(self, length: int) -> int:
-        """Return of how many of M positions the cache holds keys and values."""
+        """Return for how many of M positions the cache holds keys and values."""
         c = self.config
-        # What is added to embeddings is in the keys: they may stand in any order.
+        # Positions added to embeddings are in the keys, which may be in any order.
         added = c.positions in ("none", "learned", *positions.POSITIONS)
         return min(length, c.window + 1) if c.window and added else length
 
@@ -339,12 +339,12 @@ class Transformer(Base):
         if c.positions in positions.POSITIONS:
             return positions.POSITIONS[c.positions](length, c.d_model)
         if c.positions != "learned":
-            return None  # there are none, or attention alone knows them
+            return None  # there are none, or only attention uses them
         table = self.source_positions if side == "source" else self.target_positions
         return positions.learned_positions(table, jnp.arange(length))
 
     def _place(self, x, positions, key):
-        """Add positions and drop out (sections 3.5 and 5.4)."""
+        """Add positions and apply dropout (sections 3.5 and 5.4)."""
         if positions is not None:
             x = x + positions
         return dropout.dropout(x, self.config.dropout, dropout.fold_in(key, 0))

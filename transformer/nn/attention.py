@@ -1,8 +1,8 @@
 """Section 3.2, Attention: masks, scores, weights and heads as pure functions.
 
-Arrays of several heads have the layout (B, H, length, size): batch, head, position,
-width of a head. Masks are boolean and broadcast against the scores (B, H, T, S); True
-means that the query of row T may attend to the key of column S.
+Multi-head arrays have the layout (B, H, length, size): batch, head, position, head
+width. Masks are boolean and broadcast against the scores (B, H, T, S); True means that
+the query of row T may attend to the key of column S.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ def window_mask(length: int, window: int) -> jax.Array:
 )
 @dataclasses.dataclass(frozen=True)
 class Mask:
-    """Which keys each query may attend to, described instead of written out.
+    """Which keys each query may attend to, as a description instead of a dense array.
 
     Attributes:
-      keys: ids of the keys (B, S), of which padding, at the end, is not attended to;
-        None where there is none, or nothing can see it.
-      causal: whether later positions are not attended to.
+      keys: ids of the keys (B, S); padding, at the end, is masked. None if there is no
+        padding, or nothing can see it.
+      causal: whether later positions are masked.
       window: positions at most this far away are attended to, 0 = all.
     """
 
@@ -88,7 +88,7 @@ class Mask:
     window: int = 0
 
     def dense(self, queries: int, keys: int) -> jax.Array:
-        """Write the mask out for T queries and S keys, T = S where positions count.
+        """Return the dense mask for T queries and S keys, T = S if positions matter.
 
         Returns:
           Boolean, broadcastable to (B, H, T, S).
@@ -175,12 +175,12 @@ def attention(
       k: keys (B, H, S, K).
       v: values (B, H, S, W).
       mask: boolean, broadcastable to (B, H, T, S); None allows everything.
-      bias: added to the scores, broadcastable to (B, H, T, S): what a relative position
-        adds, say (Raffel et al., arXiv:1910.10683, section 2.1); None = 0.
-      beside: makes of the weights that are left what is added to the output, as the
-        second term of Shaw et al. is (arXiv:1803.02155, equation 3); None = 0.
+      bias: added to the scores, broadcastable to (B, H, T, S), for example a relative
+        position bias (Raffel et al., arXiv:1910.10683, section 2.1); None = 0.
+      beside: maps the weights after dropout to what is added to the output, like the
+        second term of Shaw et al. (arXiv:1803.02155, equation 3); None = 0.
       score: how queries are compared with keys.
-      dropout_rate: share of the weights that is zeroed.
+      dropout_rate: fraction of the weights that is zeroed.
       key: dropout key, None for evaluation.
 
     Returns:
@@ -207,19 +207,19 @@ def block_attention(
 ) -> jax.Array:
     """Attend as ``attention`` does, to keys that fill one block after another.
 
-    Only the filled blocks are read, so that the first tokens of an output cost little,
-    however long it may become.
+    Only the filled blocks are read, so the first tokens of an output are cheap however
+    long it may become.
 
     Args:
       q: queries (B, H, T, K).
-      keys: n blocks (B, H, K, S_i), transposed: a CPU reads them so in half the time.
+      keys: n blocks (B, H, K, S_i), transposed: a CPU reads them in half the time.
       values: n blocks (B, H, S_i, W), of S positions in all.
       mask: boolean, broadcastable to (B, H, T, S), False beyond the filled blocks.
-      filled: () how many blocks are, at least 1.
+      filled: () number of filled blocks, at least 1.
       score: how queries are compared with keys.
-      bias: what is added to the scores of so many positions, the first, broadcastable
-        to (B, H, T, positions); None = 0.
-      beside: makes of their weights what is added to the output; None = 0.
+      bias: maps a number of positions to what is added to the scores of the first so
+        many, broadcastable to (B, H, T, positions); None = 0.
+      beside: maps their weights to what is added to the output; None = 0.
 
     Returns:
       The output (B, H, T, W).
@@ -236,7 +236,7 @@ def block_attention(
         output = sum(map(_weigh, shares, values[:count]))
         return output if beside is None else output + beside(weights)
 
-    # XLA would copy keys and values to join them; products of each block need no copy.
+    # XLA would copy keys and values to join them; a product per block needs no copy.
     choices = [functools.partial(attend, i + 1) for i in range(len(keys))]
     return jax.lax.switch(filled - 1, choices, q, tuple(keys), tuple(values), mask)
 
@@ -255,21 +255,21 @@ def fused_attention(
 ) -> jax.Array:
     """Attend as ``attention`` does, in one kernel that keeps no weights (equation 1).
 
-    cuDNN is told how many keys each sentence has, not which: a mask would be a bias to
-    it, and it has no gradient of a bias for more than one sentence.
+    cuDNN is given the number of keys of each sentence instead of a mask: it would take
+    a mask as a bias, and has no gradient of a bias for more than one sentence.
 
     Args:
       q: queries (B, H, T, K).
       k: keys (B, H, S, K).
       v: values (B, H, S, K), as wide as the keys.
       mask: which keys each query may attend to.
-      scale: of the scores, None = ``1 / sqrt(K)``.
-      kernel: whose, "pallas" is that of ``attention_tpu``; for the others see
-        ``jax.nn.dot_product_attention``.
+      scale: factor of the scores, None = ``1 / sqrt(K)``.
+      kernel: which implementation; "pallas" is that of ``attention_tpu``, for the
+        others see ``jax.nn.dot_product_attention``.
 
     Returns:
-      The output (B, H, T, K) in bfloat16, as the operands of the products are. It is 0
-      for a sentence that has no key.
+      The output (B, H, T, K) in bfloat16, like the operands of the products. It is 0
+      for a sentence without keys.
 
     Source: Dao, FlashAttention-2, arXiv:2307.08691.
     """
@@ -287,7 +287,7 @@ def fused_attention(
         *map(transposed, (q, k, v)),
         scale=scale,
         is_causal=mask.causal,
-        # Of no key at all the softmax is not defined.
+        # The softmax over no keys is undefined.
         key_value_seq_lengths=None if lengths is None else jnp.maximum(lengths, 1),
         local_window_size=(mask.window, 0) if mask.window else None,
         implementation=kernel,
@@ -316,8 +316,8 @@ def _pallas_attention(q, k, v, mask, scale):
     return split_heads(output, heads)
 
 
-# The scale of the scores that the fused kernels can make; "general" is a product of
-# what ``scores.general_queries`` returns.
+# The scale of the scores that the fused kernels can compute; for "general" the queries
+# are what ``scores.general_queries`` returns.
 FUSED_SCALES = {"scaled_dot": None, "dot": 1.0, "general": 1.0}
 
 
@@ -331,17 +331,17 @@ def fused_kernel(
     lengths: tuple[int, int],
     mask: Mask,
 ) -> Literal["cudnn", "pallas"] | None:
-    """Return whose kernel there is for ``fused_attention``, if any.
+    """Return which kernel ``fused_attention`` can use, if any.
 
-    Both are for bfloat16, dot products, and keys as wide as values. cuDNN has them for
-    CUDA from compute capability 8.0 on, widths that are multiples of 8 up to 128, even
-    lengths, and a window only where no later position is attended to. The one for TPUs
-    is for heads of which some make up 128 numbers, that are whole on each device, and
-    for lengths whose scores fit on the chip.
+    Both kernels need bfloat16, dot products, and keys as wide as values. cuDNN's needs
+    CUDA with compute capability 8.0 or newer, widths that are multiples of 8 up to 128
+    and even lengths, and allows a window only with a causal mask and without padding.
+    The TPU's needs heads of which a whole number make up 128 numbers, that are not
+    split over devices, and lengths whose scores fit on the chip.
 
     Args:
       hardware: where it would run.
-      dtype: of the operands of the products.
+      dtype: dtype of the operands of the products.
       score: ``config.Transformer.score``.
       heads: H.
       d_k: width of a key.
@@ -361,7 +361,7 @@ def fused_kernel(
     return "cudnn" if there and fits and even and expressible else None
 
 
-_MOST_SCORES = 512 * 512  # of one head: a TPU's chip holds a few arrays of so many
+_MOST_SCORES = 512 * 512  # of one head: a TPU's chip holds a few arrays of this size
 
 
 def split_heads(x: jax.Array, heads: int) -> jax.Array:

@@ -1,10 +1,10 @@
 """Section 3.2 on a TPU: attention as one kernel that keeps no weights.
 
-Written out, the scores and weights of short sentences fill a quarter of the TPU's
-tiles of 8 x 128 numbers and are written to memory and read again many times. Here a
-few sentences side by side are one matrix of scores, which never leaves the chip.
+Unfused, the scores and weights of short sentences fill a quarter of the TPU's tiles of
+8 x 128 numbers, and are written to memory and read back many times. Here a few
+sentences side by side share one matrix of scores, which never leaves the chip.
 
-Only imported where a program is traced for a TPU.
+Imported only when a program is traced for a TPU.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 _LANES = 128  # of a tile
 _MASKED = -1e9  # a score below all others
-_ROWS = 1024  # positions of a block, a sum over its sentences; 256 kB an array
+_ROWS = 1024  # positions of a block, summed over its sentences; 256 kB per array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,17 +49,16 @@ def attend(
 ) -> jax.Array:
     """Attend as ``attention.attention`` does, ``softmax(scale Q K^T) V`` (equation 1).
 
-    Where it can, says ``attention.fused_kernel``.
+    ``attention.fused_kernel`` says where this is possible.
 
     Args:
       q: queries (B, T, H * K), bfloat16, heads side by side.
       k: keys (B, S, H * K), bfloat16.
       v: values (B, S, H * K), bfloat16.
-      ids: of the keys (B, S), of which padding, 0, is not attended to; None = no
-        padding.
+      ids: ids of the keys (B, S); padding, 0, is masked. None = no padding.
       heads: H.
-      scale: of the scores.
-      causal: whether later positions are not attended to.
+      scale: factor of the scores.
+      causal: whether later positions are masked.
       window: positions at most this far away are attended to, 0 = all.
 
     Returns:
@@ -172,10 +171,10 @@ def _backward_kernel(form: _Form, ids, q, k, v, gradient, d_q, d_k, d_v):
 
 
 def _heads(form: _Form) -> list[jax.Array]:
-    """Return for each head of a block which of its lanes are the head's, (1, 128).
+    """Return a mask of the block's lanes for each of its heads, (1, 128).
 
-    A product over all lanes, those of other heads being zero, costs as much as one over
-    the head's alone, and nothing has to be moved from lane to lane.
+    A product over all lanes, with those of other heads zero, costs as much as one over
+    the head's lanes alone, and nothing has to be moved from lane to lane.
     """
     lane = lax.broadcasted_iota(jnp.int32, (1, _LANES), 1)
     starts = range(0, _LANES, form.width)
@@ -199,7 +198,7 @@ def _product(x, y, x_axis: int, y_axis: int):
 
 
 def _visible(form: _Form, rows: int, columns: int):
-    """Return what may attend to what, but for padding, in sentences side by side."""
+    """Return what may attend to what in sentences side by side, ignoring padding."""
     shape = rows, columns
     t, of_t = _places(lax.broadcasted_iota(jnp.int32, shape, 0), rows, form.queries)
     s, of_s = _places(lax.broadcasted_iota(jnp.int32, shape, 1), columns, form.keys)

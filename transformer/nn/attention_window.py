@@ -1,8 +1,8 @@
 """Section 4, restricted self-attention, computed in blocks instead of masked.
 
-Queries of a block of w positions meet the keys of the block before, of their own and of
-the one behind, which hold all that is at most w away: ``O(w n d)`` in time and memory,
-where scores of all pairs that a mask throws away take ``O(n^2 d)``.
+The queries of a block of w positions are compared with the keys of the previous block,
+of their own and of the next, which include every position at most w away. This takes
+``O(w n d)`` in time and memory; the scores of all pairs, under a mask, ``O(n^2 d)``.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from transformer.nn import attention, dropout, matmul
 
 
 def pays(length: int, window: int) -> bool:
-    """Say whether blocks take less time than all scores under a mask.
+    """Return whether blocks take less time than all scores under a mask.
 
-    A query meets 3 w keys in place of n, but blocks of keys are copied, and their
-    products are small. On a CPU, forward and backward, they are even at 4 w positions,
-    of small windows at about 100.
+    A query is compared with 3 w keys instead of n, but blocks of keys are copied, and
+    their products are small. On a CPU, forward and backward, the two break even at 4 w
+    positions, for small windows at about 100.
 
     Args:
       length: n.
@@ -48,19 +48,19 @@ def window_attention(
       v: values (B, H, T, W).
       mask: which keys each query may attend to; its window is w, above 0.
       score: how queries are compared with keys.
-      dropout_rate: share of the weights that is zeroed.
+      dropout_rate: fraction of the weights that is zeroed.
       key: dropout key, None for evaluation.
 
     Returns:
-      The output (B, H, T, W). Which weights are dropped is drawn for the 3 w keys of
-      each query, so it is not what ``attention.attention`` draws for all T.
+      The output (B, H, T, W). Dropout is drawn for the 3 w keys of each query, so it
+      differs from what ``attention.attention`` draws for all T.
 
     Source: section 4, "restricted to considering only a neighborhood of size r", here
     2 w + 1.
     """
     (batch, heads, length, _), w = q.shape, mask.window
     count = -(-length // w)
-    # A causal query has no use for the block behind its own.
+    # A causal query does not need the block after its own.
     around = (1, 0) if mask.causal else (1, 1)
     keys, values = (_blocks(x, w, count, *around) for x in (k, v))
     real = jnp.ones((batch, length), bool) if mask.keys is None else mask.keys != 0
@@ -69,7 +69,7 @@ def window_attention(
     near = (distance >= 0 if mask.causal else distance >= -w) & (distance <= w)
     scores = score(_blocks(q, w, count), keys)
     weights = attention.attention_weights(scores, real & near)
-    # The bits of a sentence are drawn by its row, which here is several.
+    # Dropout bits are drawn by a sentence's row; here a sentence has several.
     rows = weights.reshape(batch, -1)
     kept = dropout.dropout(rows, dropout_rate, key).reshape(weights.shape)
     output = matmul.einsum("bhts,bhsw->bhtw", kept.astype(values.dtype), values)
@@ -80,7 +80,7 @@ def window_attention(
 def _blocks(
     x: jax.Array, size: int, count: int, before: int = 0, behind: int = 0
 ) -> jax.Array:
-    """Cut (B, H, T, K) into blocks, each with some before and behind it.
+    """Cut (B, H, T, K) into blocks, each with some of those before and after it.
 
     Returns:
       (B * count, H, size * (before + 1 + behind), K), zeros beyond both ends.

@@ -1,4 +1,4 @@
-"""Convolutions over time as one product each, and what a model made of them needs."""
+"""Convolutions over time as one product each, and helpers for models built on them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 
 def windows(x: jax.Array, kernel: int, *, causal: bool, dilation: int = 1) -> jax.Array:
-    """Put side by side the k inputs that the result at each position depends on.
+    """Concatenate the k inputs that the result at each position depends on.
 
     ``[x_(t - (k-1) r) ... x_(t - r) x_t]`` if causal, else ``[x_(t - c r) ... x_t ...
     x_(t + c r)]`` with ``c = (k - 1) / 2``; beyond both ends inputs are 0. The
@@ -19,10 +19,10 @@ def windows(x: jax.Array, kernel: int, *, causal: bool, dilation: int = 1) -> ja
 
     Args:
       x: (B, T, D), 0 where padding must not be read.
-      kernel: k; odd where it is not causal.
-      causal: whether the last of the k inputs is that at the position itself, and not
-        the one in the middle.
-      dilation: r, how far neighbouring inputs are apart.
+      kernel: k; odd unless causal.
+      causal: whether the last of the k inputs is the one at the position itself,
+        instead of the middle one.
+      dilation: r, the distance between neighbouring inputs.
 
     Returns:
       (B, T, k D).
@@ -63,12 +63,12 @@ def norms(direction: jax.Array, axis: int = 0) -> jax.Array:
 
 
 def weight_norm(direction: jax.Array, gain: jax.Array, axis: int = 0) -> jax.Array:
-    """Return a matrix of given norms, ``W = g v / ||v||`` for each output unit.
+    """Return a matrix with given norms, ``W = g v / ||v||`` for each output unit.
 
     Args:
       direction: v (I, O), or (O, I) with axis 1.
       gain: g (O,).
-      axis: that of the inputs.
+      axis: axis of the inputs.
 
     Returns:
       W, like v.
@@ -80,9 +80,9 @@ def weight_norm(direction: jax.Array, gain: jax.Array, axis: int = 0) -> jax.Arr
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def scale_gradient(x: jax.Array, factor: float) -> jax.Array:
-    """Return x as it is, and multiply its gradient by a factor.
+    """Return x unchanged, but multiply its gradient by a factor.
 
-    Source: Gehring et al., arXiv:1705.03122, section 3.5.
+    Source: Gehring et al., arXiv:1705.03122, section 3.4.
     """
     return x
 

@@ -1,6 +1,6 @@
-"""Section 5.4, dropout, whose bits are a hash of seed, step, place and element.
+"""Section 5.4, dropout, with random bits hashed from seed, step, place and element.
 
-So the mask of a batch does not depend on how it is sharded.
+The mask of a batch therefore does not depend on how the batch is sharded.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from jax import lax
 
 
 class Key(NamedTuple):
-    """Names a place and a moment of randomness for the counter-based hash.
+    """Key of the counter-based hash: a place and a time that random bits are drawn for.
 
-    The bits of an element depend on this key and on the element's index in the global
-    batch alone, so they are the same however the batch is cut over devices.
+    The bits of an element depend only on this key and on the element's index in the
+    global batch, so they are the same however the batch is split over devices.
     """
 
     words: tuple[jax.Array, jax.Array]  # two uint32 scalars
@@ -42,12 +42,12 @@ def fold_in(key: Key | None, data: jax.Array | int) -> Key | None:
 
 
 def dropout(x: jax.Array, rate: float, key: Key | None) -> jax.Array:
-    """Zero a share ``rate`` of the elements and divide the others by ``1 - rate``.
+    """Zero a fraction ``rate`` of the elements and divide the others by ``1 - rate``.
 
     Args:
       x: (B, ...); the first axis is the batch.
       rate: at least 0 and less than 1.
-      key: of this place and moment; None returns x unchanged.
+      key: key of this place and time; None returns x unchanged.
 
     Returns:
       An array like x.
@@ -61,7 +61,7 @@ def dropout(x: jax.Array, rate: float, key: Key | None) -> jax.Array:
 
 
 def _bits(key: Key, shape: tuple[int, ...]) -> jax.Array:
-    """Return 32 random bits an element: a keyed murmur3 finaliser of its index."""
+    """Return 32 random bits per element: a keyed murmur3 finaliser of its index."""
     size = int(np.prod(shape))
     index = lax.iota(jnp.uint32, size).reshape(shape)
     index += key.row * np.uint32(size // shape[0])

@@ -1,7 +1,7 @@
-"""The kind of device that a program is traced for, and what its units multiply.
+"""The kind of device that a program is traced for, and which dtypes it multiplies.
 
-Nothing in a trace asks which devices there are: a model knows its ``Hardware``. So a
-program can be lowered for a GPU, or compiled for a TPU, where there is none.
+Tracing never asks which devices there are: a model knows its ``Hardware``. A program
+can therefore be lowered for a GPU, or compiled for a TPU, on a machine without one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Hardware:
 
     platform: str  # "cpu", "cuda", "rocm" or "tpu"
     capability: tuple[int, int] | None = None  # CUDA compute capability, (9, 0) = H100
-    bfloat16: bool = True  # whether there are units that multiply bfloat16
-    cuts_heads: bool = False  # whether the compiler cuts heads over several devices
+    bfloat16: bool = True  # whether it has units that multiply bfloat16
+    cuts_heads: bool = False  # whether the compiler splits heads over several devices
 
     @property
     def accelerator(self) -> bool:
@@ -37,10 +37,10 @@ class Hardware:
         """Return the dtype of the operands of products with parameters.
 
         Args:
-          dtype: that is wanted, "float32" or "bfloat16" (``model.dtype``).
+          dtype: the requested dtype, "float32" or "bfloat16" (``model.dtype``).
 
         Returns:
-          The same, or "float32" where bfloat16 would be emulated or is not there.
+          The same, or "float32" if bfloat16 would be emulated or is not available.
         """
         if dtype == "float32" or not self.bfloat16:
             return "float32"
@@ -51,8 +51,8 @@ class Hardware:
     def attention_operands(self, dtype: str) -> str:
         """Return the dtype of the operands of the products inside attention.
 
-        Those are small, and many: a CPU spends less on them than on rounding their
-        operands.
+        These products are small and many: a CPU spends less time on them than on
+        rounding their operands.
 
         Args:
           dtype: as for ``operands``.
@@ -62,8 +62,8 @@ class Hardware:
     def stored(self, dtype: str) -> str:
         """Return the dtype of results that only the next product reads.
 
-        That rounds them anyway. Rounded before they are stored they take half the
-        memory and half the time to be moved, which is what an accelerator waits for.
+        The product rounds them anyway. Rounding them before they are stored halves
+        their memory and the time to move them, which is what an accelerator waits for.
 
         Args:
           dtype: as for ``operands``.
@@ -72,11 +72,11 @@ class Hardware:
 
 
 def arranged(kind: Hardware | None, tensor: int) -> Hardware | None:
-    """Return a kind of device as one of those that a model is spread over.
+    """Return the kind of the devices that a model is spread over.
 
     Args:
-      kind: of each device, None = that of this process's first.
-      tensor: parts that the compiler cuts heads into (``parallel.tensor``).
+      kind: kind of each device, None = that of this process's first.
+      tensor: parts that the compiler splits heads into (``parallel.tensor``).
     """
     if tensor == 1:
         return kind
@@ -113,11 +113,11 @@ def cpu_features(text: str) -> frozenset[str]:
     """Return the names of a CPU's features.
 
     Args:
-      text: /proc/cpuinfo of Linux, on Intel and AMD or on Arm, or the lines of ``sysctl
-        hw.optional`` of macOS.
+      text: Linux's /proc/cpuinfo, on Intel and AMD or on Arm, or the lines of macOS's
+        ``sysctl hw.optional``.
 
     Returns:
-      Those of the first core, in the words of the system; none if ``text`` tells none.
+      Those of the first core, as the system names them; none if ``text`` lists none.
 
     >>> sorted(cpu_features("processor : 0\\nflags : fpu avx2"))
     ['avx2', 'fpu']
@@ -131,10 +131,10 @@ def cpu_features(text: str) -> frozenset[str]:
 
 
 def multiplies_bfloat16(features: frozenset[str]) -> bool:
-    """Say whether a CPU has instructions that multiply bfloat16 numbers.
+    """Return whether a CPU has instructions that multiply bfloat16 numbers.
 
-    Without AVX512-BF16, AMX-BF16 or Arm's BF16 each operand is made a float32 first,
-    which costs more than it saves. A CPU that is not known has none.
+    Without AVX512-BF16, AMX-BF16 or Arm's BF16 each operand is first converted to
+    float32, which costs more than it saves. An unknown CPU counts as having none.
 
     Args:
       features: see ``cpu_features``.
@@ -143,7 +143,7 @@ def multiplies_bfloat16(features: frozenset[str]) -> bool:
 
 
 def cpu_model(text: str) -> str | None:
-    """Return a CPU's name, where its system tells it: Linux on Arm does not.
+    """Return a CPU's name, if the system reports it: Linux on Arm does not.
 
     Args:
       text: /proc/cpuinfo, or the lines of ``sysctl machdep.cpu``.
@@ -156,11 +156,11 @@ def cpu_model(text: str) -> str | None:
 
 @functools.cache
 def cpu_description() -> str:
-    """Return what this system says of its CPU, "" where it says nothing."""
+    """Return what this system reports about its CPU, "" if nothing."""
     try:
         if sys.platform == "darwin":
             command = ["sysctl", "hw.optional", "machdep.cpu"]
-            # It fails for a name that is not there, after the lines of the others.
+            # It fails if a name does not exist, but prints the lines of the others.
             return subprocess.run(command, capture_output=True, text=True).stdout
         return Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -16,7 +16,7 @@ from jax.ad_checkpoint import checkpoint_name
 from transformer.nn.dropout import Key, dropout
 from transformer.nn.matmul import Kernel, product
 
-# What stands between the two products of ``feed_forward``, by name.
+# The functions between the two products of ``feed_forward``, by name.
 ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
     "swish": jax.nn.silu,  # x sigmoid(x)
@@ -37,7 +37,7 @@ def linear(
       x: (..., I), at least two axes.
       kernel: W (I, O).
       bias: b (O,), or None.
-      dtype: of the operands of the product, "float32" or "bfloat16".
+      dtype: dtype of the operands of the product, "float32" or "bfloat16".
       result: dtype of the result, which is rounded once.
 
     Returns:
@@ -86,7 +86,7 @@ def feed_forward(
     inner="float32",
     activation: str = "relu",
 ) -> jax.Array:
-    """Transform each position alone, ``max(0, x W1 + b1) W2 + b2`` (equation 2).
+    """Transform each position separately, ``max(0, x W1 + b1) W2 + b2`` (equation 2).
 
     Args:
       x: (B, T, D).
@@ -94,24 +94,24 @@ def feed_forward(
       bias_1: b1 (F,).
       kernel_2: W2 (F, D).
       bias_2: b2 (D,).
-      dropout_rate: share of the F inner activations that is zeroed.
+      dropout_rate: fraction of the F inner activations that is zeroed.
       key: dropout key, None for evaluation.
-      dtype: of the operands of the products.
+      dtype: dtype of the operands of the products.
       inner: dtype in which the F inner activations are stored.
-      activation: a name of ``ACTIVATIONS``, in place of max(0, .).
+      activation: a name in ``ACTIVATIONS``, instead of max(0, .).
 
     Returns:
       (B, T, D) in float32.
     """
     y = checkpoint_name(linear(x, kernel_1, bias_1, dtype, inner), "product")
-    if activation != "relu":  # which rounds nothing
+    if activation != "relu":  # ReLU rounds nothing
         y = y.astype(jnp.float32)
     y = dropout(ACTIVATIONS[activation](y), dropout_rate, key)
     return linear(y, kernel_2, bias_2, dtype)
 
 
 def embed(ids: jax.Array, table: jax.Array) -> jax.Array:
-    """Look ids up, ``E[ids] * sqrt(d_model)`` (section 3.4).
+    """Look up ids, ``E[ids] * sqrt(d_model)`` (section 3.4).
 
     Args:
       ids: (...).
@@ -124,17 +124,18 @@ def embed(ids: jax.Array, table: jax.Array) -> jax.Array:
 
 
 def source_rows(source: jax.Array, table: jax.Array, dtype: str) -> jax.Array:
-    """Look a source's ids up, ``E[ids]``, or map its vectors linearly, ``x E``.
+    """Look up a source's ids, ``E[ids]``, or map its vectors linearly, ``x E``.
 
-    Section 3.4 has a row of E for each id. Of vectors each feature has one, and a frame
-    is the sum of these rows, weighted by the features: of a one-hot vector it is the
-    embedding of that id. Where the squares of a frame's features add up to about 1, as
-    those of a one-hot vector do, it is as large beside the positions as an embedding.
+    Section 3.4 has a row of E for each id. For vectors, each feature has a row, and a
+    frame becomes the sum of these rows, weighted by its features; for a one-hot vector
+    this is the embedding of that id. If the squares of a frame's features add up to
+    about 1, as for a one-hot vector, the result is as large relative to the positions
+    as an embedding.
 
     Args:
       source: ids (B, S); or vectors (B, S, 1 + F), see ``ids.marks``.
       table: E (V, D); or (F, D).
-      dtype: of the operands of the product.
+      dtype: dtype of the operands of the product.
 
     Returns:
       (B, S, D), without the factor ``sqrt(d_model)`` that ``embed`` has.
@@ -145,5 +146,5 @@ def source_rows(source: jax.Array, table: jax.Array, dtype: str) -> jax.Array:
 
 
 def embed_source(source: jax.Array, table: jax.Array, dtype: str) -> jax.Array:
-    """Return ``source_rows`` times ``sqrt(d_model)``, as ``embed`` has it."""
+    """Return ``source_rows`` times ``sqrt(d_model)``, as in ``embed``."""
     return source_rows(source, table, dtype) * table.shape[-1] ** 0.5

@@ -18,7 +18,7 @@ from transformer.nn.matmul import Transposed, product
 
 
 class Sums(NamedTuple):
-    """What a batch adds up to, over its real target tokens."""
+    """Sums over the real target tokens of a batch."""
 
     loss: jax.Array  # smoothed cross entropy, nats
     nll: jax.Array  # negative log-likelihood without smoothing, nats
@@ -77,9 +77,9 @@ def smoothed_cross_entropy(
 
 
 def _cross_entropies(logits, targets, smoothing, over):
-    """Return of each token smoothed and plain cross entropy, target logit, normaliser.
+    """Return smoothed and plain cross entropy, target logit, normaliser of each token.
 
-    All are (...), the normaliser is ``log sum_v exp z(v)``.
+    All are (...); the normaliser is ``log sum_v exp z(v)``.
     """
     a, b = smoothing_constants(smoothing, over, logits.shape[-1])
     logits = logits.astype(jnp.float32)
@@ -104,8 +104,8 @@ def blocked_cross_entropy(
     """Sum the cross entropy of ``hidden table^T`` with few logits in memory at a time.
 
     Equals ``smoothed_cross_entropy`` of the whole logits. The gradient with respect to
-    hidden and table, ``w (softmax(z) - q)`` times the other factor, is made block by
-    block in the forward pass; only ``Sums.loss`` has one.
+    hidden and table, ``w (softmax(z) - q)`` times the other factor, is computed block
+    by block in the forward pass; only ``Sums.loss`` has a gradient.
 
     Args:
       hidden: the decoder's output (B, T, D).
@@ -116,7 +116,7 @@ def blocked_cross_entropy(
       over: "all" or "others".
       block: about how many of the B * T rows of logits exist at a time; whole columns
         of the batch are taken, so at least B.
-      dtype: of the operands of the products.
+      dtype: dtype of the operands of the products.
 
     Returns:
       The sums over the batch.
@@ -145,11 +145,11 @@ def _forward(hidden, table, targets, weights, smoothing, over, block, dtype):
 
 
 def scale_gradients(*given):
-    """Return the cotangents of hidden and table, made in the forward pass, and of ids.
+    """Return the cotangents of hidden and table, from the forward pass, and of ids.
 
     Args:
-      given: the static arguments of the loss, the gradients that its forward pass made
-        (of hidden and of table), and the cotangent of its sums.
+      given: the static arguments of the loss, the gradients from its forward pass (of
+        hidden and of table), and the cotangent of its sums.
     """
     *_, gradients, sums = given
     return *jax.tree.map(lambda d: d * sums.loss, gradients), None, None
@@ -167,7 +167,7 @@ def sum_blocks(
     block: int,
     dtype: str,
 ) -> Sums:
-    """Add up what blocks of logits give, one block in memory at a time.
+    """Add up the sums of blocks of logits, one block in memory at a time.
 
     Args:
       of_block: logits of each pass, targets and weights of a block -> its sums.
@@ -176,7 +176,7 @@ def sum_blocks(
       targets: ids (B, T).
       weights: (B, T).
       block: rows of logits; see ``blocked_cross_entropy``.
-      dtype: of the operands of the products.
+      dtype: dtype of the operands of the products.
     """
 
     def add(sums: Sums, xs):
@@ -197,12 +197,11 @@ def differentiate_blocks(
     block: int,
     dtype: str,
 ) -> tuple[Sums, tuple[tuple[jax.Array, ...], jax.Array]]:
-    """Add up the sums of blocks and make the gradient of their loss on the way.
+    """Add up the sums of blocks and compute the gradient of their loss on the way.
 
     Args:
-      of_block: as of ``sum_blocks``, whose other arguments these are, too; it also
-        returns the gradient of the block's loss with respect to the logits of each
-        pass.
+      of_block: as for ``sum_blocks``, like the other arguments; it also returns the
+        gradient of the block's loss with respect to the logits of each pass.
 
     Returns:
       The sums, and the gradients with respect to hidden and to table.
@@ -253,7 +252,7 @@ def _blocks(block: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def block_sums(logits, targets, weights, smoothing, over) -> tuple[Sums, jax.Array]:
-    """Return what a block adds up to, and the normaliser of each token."""
+    """Return the sums of a block, and the normaliser of each token."""
     loss, nll, target, normaliser = _cross_entropies(logits, targets, smoothing, over)
     # Not argmax, which is many times slower than max on a CPU.
     correct = target >= logits.max(-1)

@@ -1,6 +1,7 @@
 """Matrix products: operands of one dtype, sums in float32, forward and backward.
 
-Operands of ``dtype`` and a float32 result are the one fast form on every backend.
+Operands of ``dtype`` and a float32 result are the one form that is fast on every
+backend.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ def product(x: jax.Array, kernel: Kernel, dtype: str) -> jax.Array:
 
 @functools.cache
 def multiplies(dtype: str) -> bool:
-    """Say whether this process's backend has every form of product, after one try.
+    """Return whether this process's backend has every form of product, by trying once.
 
     Args:
-      dtype: of the operands.
+      dtype: dtype of the operands.
     """
     try:
         _try_every_form(dtype)
@@ -56,13 +57,13 @@ def multiplies(dtype: str) -> bool:
 
 
 def _try_every_form(dtype: str) -> None:
-    # Compiled by hand it runs at once, as one program, in the midst of a trace too.
+    # Compiled explicitly, it runs at once, as one program, even during a trace.
     jax.block_until_ready(_every_form.lower(dtype).compile()())
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _every_form(dtype: str):
-    """Multiply in each form that there is below, forward and backward."""
+    """Multiply in each form that is used below, forward and backward."""
     multiply = functools.partial(_product, dtype=dtype)
     square, few, many = (
         jnp.ones((rows, 64)) for rows in (64, 16, _SMALL_RESULT // 64 + 1)
@@ -74,10 +75,10 @@ def _every_form(dtype: str):
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _product(x, kernel, dtype):
-    """Multiply in one form wherever it stands.
+    """Multiply in the same form everywhere.
 
-    The derivative is written out so that both backward products have this form too:
-    left to autodiff, they would take a float32 operand and lose the fast path.
+    The derivative is explicit so that both backward products have this form too: left
+    to autodiff, they would take a float32 operand and lose the fast path.
     """
     rows = x.reshape(-1, x.shape[-1]).astype(dtype)  # a third axis costs a copy of W
     count = rows.shape[0]
@@ -87,8 +88,8 @@ def _product(x, kernel, dtype):
     if isinstance(kernel, Transposed):
         weights = kernel.rows.astype(dtype)
         if rows.shape[0] * weights.shape[0] <= _SMALL_RESULT and dtype != "float32":
-            # The CPU re-packs the second operand at each call: let it be the small one.
-            # Without the barrier the compiler would turn the product round again.
+            # The CPU re-packs the second operand at each call: make it the small one.
+            # Without the barrier the compiler would swap the operands back.
             y = lax.optimization_barrier(_contract(weights, rows, (1,), (1,))).T
         else:
             y = _contract(rows, weights, (1,), (1,))
@@ -98,7 +99,7 @@ def _product(x, kernel, dtype):
 
 
 def _product_forward(x, kernel, dtype):
-    given = jnp.zeros(0, x.dtype)  # of a gradient's type; it is no array in memory
+    given = jnp.zeros(0, x.dtype)  # holds a gradient's dtype; takes no memory
     x, kernel = x.astype(dtype), jax.tree.map(lambda w: w.astype(dtype), kernel)
     return _product(x, kernel, dtype), (x, kernel, given)
 
@@ -118,7 +119,7 @@ def _product_backward(dtype, operands, gradient):
 
 _product.defvjp(_product_forward, _product_backward)
 
-_SMALL_RESULT = 2**18  # numbers; up to here turning the result costs next to nothing
+_SMALL_RESULT = 2**18  # numbers; up to here transposing the result costs almost nothing
 
 
 def _contract(x, y, x_axes, y_axes):
@@ -130,9 +131,9 @@ def _contract(x, y, x_axes, y_axes):
 
 
 def precision(dtype) -> lax.Precision:
-    """Return how the products of operands are made: those of float32 are float32.
+    """Return the precision of products: float32 operands are multiplied in float32.
 
-    Left to themselves, GPUs round float32 operands to TF32, and TPUs to bfloat16.
+    By default, GPUs round float32 operands to TF32, and TPUs to bfloat16.
     """
     exact = dtype == jnp.float32
     return lax.Precision.HIGHEST if exact else lax.Precision.DEFAULT
@@ -145,7 +146,7 @@ def einsum(equation: str, x: jax.Array, y: jax.Array) -> jax.Array:
     As in ``product``, the backward products take operands of the same dtype.
 
     Args:
-      equation: of ``jnp.einsum``; each letter stands in two of its three parts.
+      equation: as for ``jnp.einsum``; each letter occurs in two of its three parts.
       x: the left operand.
       y: the right operand.
 
@@ -167,13 +168,14 @@ def _einsum(equation, x, y):
 
 
 def _sum_of_rows(equation: str, x: jax.Array, y: jax.Array) -> Product | None:
-    """Return how a CPU multiplies ``X^T Y``, sums over rows; None = as anything else.
+    """Return how a CPU multiplies ``X^T Y``, sums over rows; None = like any other.
 
-    Of many small matrices, whose products are gradients of keys and values, its
-    compiler has no kernel for these; with X turned first it has, four times as fast for
-    10 positions. From 48 positions on there is nothing to gain. Where all leading axes
-    are rows, as for the gradient of a table of distances, it turns X itself, column by
-    column of the whole: in blocks that the caches hold that takes a third of the time.
+    For many small matrices, whose products are gradients of keys and values, its
+    compiler has no kernel for this. With X transposed first it has one, four times as
+    fast for 10 positions; from 48 positions on there is nothing to gain. If all leading
+    axes are rows, as for the gradient of a table of distances, the compiler transposes
+    X itself, column by column of the whole; in blocks that fit into the caches this
+    takes a third of the time.
     """
     inputs, result = equation.split("->")
     left, right = inputs.split(",")
@@ -195,7 +197,7 @@ def _sum_of_rows(equation: str, x: jax.Array, y: jax.Array) -> Product | None:
 
 def _turned_product(x, y):
     """Multiply (..., R, I) by (..., R, O) to (..., I, O)."""
-    # Without the barrier the compiler would make one product of both again.
+    # Without the barrier the compiler would merge both into one product again.
     turned = lax.optimization_barrier(x.swapaxes(-1, -2))
     return jnp.matmul(
         turned, y, precision=precision(x.dtype), preferred_element_type=jnp.float32
@@ -212,7 +214,7 @@ def _blocked_product(x, y):
 
 
 _SMALL_MATRIX = 2**11  # numbers: 45 x 45
-_SMALL_SUM = 2**13  # numbers: their sum over blocks costs next to nothing
+_SMALL_SUM = 2**13  # numbers: their sum over blocks costs almost nothing
 _ROWS = 2**10  # of a block, about
 
 

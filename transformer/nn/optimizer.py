@@ -31,8 +31,8 @@ def learning_rate(
     Args:
       step: the number of the update, 1 for the first.
       d_model: D.
-      warmup: steps of linear growth; the rate is highest at this step.
-      scale: 1.0 is the paper.
+      warmup: warm-up steps, in which the rate grows linearly; it peaks at the last.
+      scale: 1.0 in the paper.
 
     Returns:
       The learning rate.
@@ -45,10 +45,10 @@ def learning_rate(
 
 
 def make_schedule(settings: config.Optimizer, d_model: int) -> optax.Schedule:
-    """Return the learning rate of the next update by the number of finished ones.
+    """Return the learning rate of the next update as a function of those finished.
 
-    Equation 3, or a constant rate after a linear warm-up. What a plateau of validation,
-    or the end of an epoch, makes of it is a factor of the update, see ``step.State``.
+    Equation 3, or a constant rate after a linear warm-up. Changes at a validation
+    plateau or at the end of an epoch are a factor of the update, see ``step.State``.
     """
 
     def schedule(count: Any) -> jax.Array:
@@ -77,20 +77,20 @@ def _constants(settings: config.Optimizer) -> dict[str, float]:
 
 
 class AdamState(optax.ScaleByAdamState):
-    """Optax's, of a rule that keeps it where the gradient is not finite."""
+    """Optax's state, of a rule that itself keeps it if the gradient is not finite."""
 
 
 def scale_by_adam(
     b1: float, b2: float, eps: float
 ) -> optax.GradientTransformationExtraArgs:
-    """Scale gradients as Adam, in as few passes over memory as the formula needs.
+    """Scale gradients as Adam does, in as few passes over memory as the formula needs.
 
     ``mu = b1 mu + (1 - b1) g``, ``nu = b2 nu + (1 - b2) g^2`` and
     ``mu / (1 - b1^n) / (sqrt(nu / (1 - b2^n)) + eps)`` for update n
 
-    As ``optax.scale_by_adam``, but that the moments are kept for a gradient that is not
-    finite before the update is made of them. Kept after it, as for any other rule, they
-    would be computed twice.
+    Like ``optax.scale_by_adam``, except that if the gradient is not finite, the moments
+    are kept before the update is computed from them. Keeping them afterwards, as for
+    any other rule, would compute them twice.
 
     Args:
       b1: decay of the mean of gradients.
@@ -132,7 +132,7 @@ def scale_by_adam(
     return optax.GradientTransformationExtraArgs(init, update)
 
 
-# Those whose constants are keys; any other optimiser of optax is named as it is there.
+# Those whose constants are config keys; any other one goes by its name in optax.
 OPTIMIZERS: dict[str, Callable[..., optax.GradientTransformation]] = {"adam": _adam}
 
 
@@ -141,11 +141,10 @@ def make_optimizer(
 ) -> optax.GradientTransformationExtraArgs:
     """Make the optimiser of section 5.3 with optax.
 
-    Adam, or what ``settings.name`` says, under ``make_schedule``, after clipping by the
-    global norm where ``clip_norm`` is not 0; see ``skip_nonfinite``. The gradient of
-    ``l2 * sum of squares of the weights``, which biases and gains are not, is added
-    before that. Frozen parameters are
-    left out of all of it, and have no state.
+    Adam, or what ``settings.name`` says, with ``make_schedule``, after clipping by the
+    global norm if ``clip_norm`` is not 0; see ``skip_nonfinite``. The gradient of
+    ``l2 * sum of squares of the weights`` is added before that; biases and gains are
+    not weights. Frozen parameters are left out of all this, and have no state.
 
     Args:
       settings: constants.
@@ -153,7 +152,7 @@ def make_optimizer(
 
     Returns:
       The transformation, whose update takes the global norm of the gradient as
-      ``norm`` where it is known already.
+      ``norm`` if it is already known.
 
     Raises:
       UserError: if optax has no such optimiser, or it has no such option.
@@ -197,7 +196,7 @@ def apply(settings: config.Optimizer, params: Any, updates: Any) -> Any:
 
 
 def _weights(params: Any) -> Any:
-    """Return which parameters are no biases or gains, by their names."""
+    """Return which parameters are neither biases nor gains, by their names."""
 
     def is_weight(path, _):
         name = jax.tree_util.keystr(path[-1:], simple=True)
@@ -245,9 +244,9 @@ def _named(
 def _tried(
     settings: config.Optimizer, make: Callable[[], optax.GradientTransformation]
 ) -> optax.GradientTransformation:
-    """Make an optimiser; refuse one that such a schedule or a plain step is no use to.
+    """Make an optimiser; refuse one that cannot use the schedule or a plain step.
 
-    Some of optax's take no schedule, or have to be told the loss.
+    Some of optax's take no schedule, or need the loss.
     """
     tree = {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)}
     try:
@@ -292,19 +291,19 @@ def _is_finite(value: Any) -> bool:
 def skip_nonfinite(
     rule: optax.GradientTransformation,
 ) -> optax.GradientTransformationExtraArgs:
-    """Leave parameters and state as they are for a gradient that is not finite.
+    """Leave parameters and state unchanged if the gradient is not finite.
 
-    As ``optax.apply_if_finite``, but that it selects numbers instead of branching, and
-    tests the norm instead of every array: so XLA fuses it with the update. The run is
+    Like ``optax.apply_if_finite``, but it selects numbers instead of branching, and
+    tests the norm instead of every array, so XLA fuses it with the update. The run is
     stopped from outside, by ``nonfinite_limit``.
 
     Args:
-      rule: any transformation of optax; ``finite`` is given to its update where it
-        takes it.
+      rule: any transformation of optax; ``finite`` is passed to its update if it takes
+        it.
 
     Returns:
-      The transformation, whose state counts what was skipped. Its update takes
-      ``norm``, the global norm of the gradient, where it is known already.
+      The transformation, whose state counts skipped updates. Its update takes ``norm``,
+      the global norm of the gradient, if it is already known.
     """
     start = optax.with_extra_args_support(rule)
 

@@ -48,9 +48,9 @@ def sinusoidal_positions_concat(length: int, d_model: int) -> jax.Array:
 
 
 def learned_positions(table: jax.Array, places: jax.Array) -> jax.Array:
-    """Return the vectors of positions, (..., D) of a table (P, D).
+    """Return the vectors of positions, (..., D), from a table (P, D).
 
-    Beyond the table, which no training pair reaches, its last row serves on.
+    Positions beyond the table, which no training pair reaches, get its last row.
     """
     return table[jnp.minimum(places, len(table) - 1)]
 

@@ -1,4 +1,4 @@
-"""R-Drop: two passes with other dropout are to predict the same distribution.
+"""R-Drop: two passes with different dropout should predict the same distribution.
 
 Source: Liang et al. 2021, R-Drop: Regularized Dropout for Neural Networks,
 arXiv:2106.14448, equations 1 to 4.
@@ -33,14 +33,14 @@ def blocked_r_drop(
     block: int,
     dtype: str,
 ) -> Sums:
-    """Sum half of the R-Drop loss of two passes, few logits in memory at a time.
+    """Sum half of the R-Drop loss of two passes, with few logits in memory at a time.
 
     ``w (C(z) + C(z')) / 2 + alpha w (KL(p || p') + KL(p' || p)) / 4`` with the smoothed
     cross entropy C, p = softmax(z) and z = hidden table^T of each pass: half of the
     paper's loss, so that alpha = 0 gives the mean of both passes.
 
     Args:
-      hidden: the decoder's output (B, T, D) of either pass.
+      hidden: the decoder's output (B, T, D) of each pass.
       table: the output matrix (V, D).
       targets: ids (B, T).
       weights: w (B, T), 0 for padding.
@@ -49,10 +49,10 @@ def blocked_r_drop(
       over: "all" or "others".
       block: about how many of the B * T rows of logits exist at a time for each pass;
         whole columns of the batch are taken, so at least B.
-      dtype: of the operands of the products.
+      dtype: dtype of the operands of the products.
 
     Returns:
-      ``loss`` as above, which alone has a gradient; all else is the mean of both
+      ``loss`` as above, the only one with a gradient; all others are means of both
       passes.
     """
 
@@ -63,7 +63,7 @@ def blocked_r_drop(
 
 
 def _of_block(logits, targets, weights, alpha, smoothing, over):
-    """Return the sums of a block, and of each pass p(v) and z(v) - z'(v)."""
+    """Return the sums of a block, and p(v) and z(v) - z'(v) of each pass."""
     each = [block_sums(z, targets, weights, smoothing, over) for z in logits]
     ps = [
         jnp.exp(z - normaliser[..., None])

@@ -1,9 +1,9 @@
-"""Recurrent cells, and the loop over time whose backward pass multiplies once.
+"""Recurrent cells, and a loop over time with one product per weight gradient.
 
-What does not depend on the state stands outside the loop: a cell is given ``x``, the
-products of its input with the weights, biases included, of all gates side by side. It
-multiplies by ``multiply(name, operand)``, and whatever it is, a GRU or a decoder with
-attention, its weights get their gradient by one product over all steps.
+What does not depend on the state is computed outside the loop: a cell is given ``x``,
+the products of its input with the weights, biases included, of all gates side by side.
+It multiplies by calling ``multiply(name, operand)``. Whether it is a GRU or a decoder
+with attention, the gradient of its weights is one product over all steps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Cell = Callable[[Multiply, Any, Any, Any], tuple[Any, Any]]
 
 
 def gru(x: jax.Array, h: jax.Array, multiply: Multiply) -> jax.Array:
-    """Make a step of the gated recurrent unit as it was proposed.
+    """Make a step of the gated recurrent unit as originally proposed.
 
     ``z = sigmoid(x_z + h U_z)``, ``r = sigmoid(x_r + h U_r)``,
     ``h~ = tanh(x_h + (r h) U)``, ``h' = (1 - z) h + z h~``
@@ -52,12 +52,12 @@ def gru(x: jax.Array, h: jax.Array, multiply: Multiply) -> jax.Array:
 def gru_reset_after(
     x: jax.Array, h: jax.Array, bias: jax.Array, multiply: Multiply
 ) -> jax.Array:
-    """Make a step of the unit that resets after its one product.
+    """Make a step of the unit that resets after its single product.
 
     ``z = sigmoid(x_z + h U_z)``, ``r = sigmoid(x_r + h U_r)``,
     ``h~ = tanh(x_h + r (h U + c))``, ``h' = z h + (1 - z) h~``
 
-    Here z is the share of the old state, as in cuDNN, PyTorch and dl4mt.
+    Here z is the weight of the old state, as in cuDNN, PyTorch and dl4mt.
 
     Args:
       x: x_z, x_r and x_h side by side (B, 3 n).
@@ -82,9 +82,9 @@ def _reset(x, h, h_z, h_r, h_h):
 def gru_normed(
     x: jax.Array, h: jax.Array, gain: jax.Array, bias: jax.Array, multiply: Multiply
 ) -> jax.Array:
-    """Make a step of the unit that resets after its product, with normed products.
+    """Make a step of the unit that resets after its product, with normalised products.
 
-    ``gru_reset_after`` with ``norm_gates(h [U_z U_r U])`` for its product.
+    ``gru_reset_after`` with ``norm_gates(h [U_z U_r U])`` as its product.
 
     Args:
       x: x_z, x_r and x_h side by side (B, 3 n), from ``norm_gates``.
@@ -103,7 +103,7 @@ def gru_normed(
 
 
 def norm_gates(x: jax.Array, gain: jax.Array, bias: jax.Array) -> jax.Array:
-    """Normalise the columns of both gates together, and those of the candidate apart.
+    """Normalise the columns of both gates together, those of the candidate separately.
 
     Args:
       x: a product with [W_z W_r W] (..., 3 n).
@@ -127,7 +127,7 @@ def lstm(
     ``[i f g o] = x + h U``
 
     Args:
-      x: of i, f, g and o side by side (B, 4 n).
+      x: the parts of i, f, g and o side by side (B, 4 n).
       h: the state (B, n).
       c: the cell (B, n).
       multiply: by U, "state", (n, 4 n).
@@ -150,14 +150,14 @@ class Held(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """A cell as layers are made of it.
+    """What layers need to know of a cell.
 
     Attributes:
-      gates: how many times n columns its input's part has.
-      products: the same of each matrix that the state is multiplied by.
-      parts: arrays (B, n) of its state, the first of which is its output.
+      gates: columns of its input's part, in multiples of n.
+      products: columns of each matrix that multiplies the state, in multiples of n.
+      parts: number of arrays (B, n) of its state, the first of which is its output.
       step: ``step(x, state, held, multiply) -> state``.
-      bias: how many times n numbers the bias of the state's product has.
+      bias: numbers in the bias of the state's product, in multiples of n.
     """
 
     gates: int
@@ -199,7 +199,7 @@ def keep(real: jax.Array, new: Any, old: Any) -> Any:
     """Return the new state where a token is real, else the old one.
 
     Args:
-      real: 1 or 0 of each row (B,), or of each hypothesis (B, J).
+      real: 1 or 0 for each row (B,), or for each hypothesis (B, J).
       new: arrays (B, ...) or (B, J, ...).
       old: the same.
     """
@@ -224,18 +224,18 @@ def scan(
 ) -> tuple[Any, Any]:
     """Run a cell over time.
 
-    The same as ``lax.scan`` of the cell, but for the backward pass: there each product
-    is taken from the forward pass, not made again, and the gradient of a matrix is
-    ``operands^T gradients`` of all steps at once: one large product instead of T small
-    ones that add up in memory.
+    The same as ``lax.scan`` of the cell, except for the backward pass. It takes each
+    product from the forward pass instead of recomputing it, and computes the gradient
+    of a matrix as ``operands^T gradients`` of all steps at once: one large product
+    instead of T small ones that add up in memory.
 
     Args:
       cell: ``cell(multiply, constants, state, x) -> (state, output)``.
       weights: matrices (I, O), for ``multiply(name, operand)``.
       constants: arrays that all steps read, whose gradients add up over the steps.
-      state: at the start.
-      xs: arrays (T, ...), x of step t is ``xs[t]``.
-      dtype: of the operands of products.
+      state: initial state.
+      xs: arrays (T, ...); x of step t is ``xs[t]``.
+      dtype: dtype of the operands of products.
 
     Returns:
       The last state, and the outputs (T, ...).
@@ -313,7 +313,7 @@ _scan.defvjp(_scan_forward, _scan_backward)
 
 
 def _remembered_value(dtype, operand, matrix, product):
-    """Return the product of an operand and a matrix that was made before."""
+    """Return the product of an operand and a matrix, which was computed before."""
     return product
 
 
@@ -322,7 +322,7 @@ def _remembered_forward(dtype, operand, matrix, product):
 
 
 def _remembered_backward(dtype, matrix, gradient):
-    # The gradient of the matrix is made of all steps at once, see ``_scan_backward``.
+    # The matrix's gradient is computed for all steps at once, see ``_scan_backward``.
     d_operand = matmul.product(gradient, Transposed(matrix), dtype)
     return d_operand, jnp.zeros_like(matrix), jnp.zeros_like(gradient)
 

@@ -1,8 +1,8 @@
-"""Positions by distance: what attention is told of how far apart two positions are.
+"""Relative positions: what attention is told about how far apart two positions are.
 
 None of them is added to the embeddings; each changes queries and keys, scores or
 outputs inside self-attention. Distances are those of keys from queries, j - i: below 0
-for what comes before.
+for earlier positions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def rotated(x: jax.Array, positions: jax.Array, base: float = 10_000.0) -> jax.A
       base: of the wavelengths, 2 pi to about 2 pi base.
 
     Returns:
-      (B, H, T, K), of x's dtype.
+      (B, H, T, K), in x's dtype.
 
     Source: Su et al., RoFormer, arXiv:2104.09864, equations 15 and 34.
     """
@@ -50,8 +50,8 @@ def rotated(x: jax.Array, positions: jax.Array, base: float = 10_000.0) -> jax.A
 def alibi_slopes(heads: int) -> np.ndarray:
     """Return the slope of each head, ``2^(-8 h / H)`` for h = 1 .. H.
 
-    Where H is no power of two, those of the next smaller power P, and of 2 P heads
-    every other one, as many as are missing.
+    If H is not a power of two, those of the next smaller power P, then every other one
+    of those of 2 P heads, as many as are missing.
 
     Returns:
       (H,).
@@ -69,10 +69,10 @@ def alibi_slopes(heads: int) -> np.ndarray:
 
 
 def alibi_bias(heads: int, distances: jax.Array) -> jax.Array:
-    """Return what is added to scores, ``-slope_h |j - i|``.
+    """Return the bias of the scores, ``-slope_h |j - i|``.
 
-    Among later positions, which the paper's decoder never sees, it falls as it does
-    among earlier ones.
+    For later positions, which the paper's decoder never sees, it falls as it does for
+    earlier ones.
 
     Args:
       heads: H.
@@ -91,16 +91,16 @@ def alibi_bias(heads: int, distances: jax.Array) -> jax.Array:
 
 
 def within(table: jax.Array, length: int) -> jax.Array:
-    """Return the vectors of the distances that there are among so many positions.
+    """Return the vectors of the distances that occur among T positions.
 
     Args:
       table: a^K or a^V (..., 2 k + 1, W).
       length: T.
 
     Returns:
-      Where no distance is clipped, T <= k + 1, vectors (..., 2 T, W) of distances
-      -(T - 1) to T - 1 and a last one of zeros, that the rows of ``to_pairs`` have
-      their length without a copy. Else the table.
+      If no distance is clipped, T <= k + 1, vectors (..., 2 T, W) of distances
+      -(T - 1) to T - 1 and a last one of zeros, which gives the rows of ``to_pairs``
+      their length without a copy. Otherwise the table.
     """
     clip = table.shape[-2] // 2
     if length > clip + 1:
@@ -115,9 +115,9 @@ def shaw_scores(q: jax.Array, table: jax.Array) -> jax.Array:
     Labels are 0 to 2 k, for distances of -k or less to k or more.
 
     Args:
-      q: queries (B, H, T, K), scaled as those that meet the keys.
-      table: a^K (2 k + 1, K), or (H, 2 k + 1, K) with one of each head; or of it what
-        is ``within`` a length.
+      q: queries (B, H, T, K), scaled like those that are compared with the keys.
+      table: a^K (2 k + 1, K), or (H, 2 k + 1, K) with one for each head; or its part
+        ``within`` a length.
 
     Returns:
       (B, H, T, 2 k + 1) in float32; or (B, H, T, 2 T).
@@ -130,13 +130,13 @@ def shaw_scores(q: jax.Array, table: jax.Array) -> jax.Array:
 
 
 def shaw_values(shares: jax.Array, table: jax.Array, dtype: str) -> jax.Array:
-    """Weigh the vectors of labels, ``sum_label share_label a^V_label``.
+    """Return the weighted sum of labels' vectors, ``sum_label share_label a^V_label``.
 
     Args:
-      shares: what the weights of each label add up to (B, H, T, 2 k + 1), or 2 T.
-      table: a^V (2 k + 1, W), or (H, 2 k + 1, W) with one of each head; or of it what
-        is ``within`` a length.
-      dtype: of the operands of the product.
+      shares: sum of the weights of each label (B, H, T, 2 k + 1), or 2 T.
+      table: a^V (2 k + 1, W), or (H, 2 k + 1, W) with one for each head; or its part
+        ``within`` a length.
+      dtype: dtype of the operands of the product.
 
     Returns:
       (B, H, T, W) in float32.
@@ -149,13 +149,13 @@ def shaw_values(shares: jax.Array, table: jax.Array, dtype: str) -> jax.Array:
 
 
 def to_pairs(x: jax.Array) -> jax.Array:
-    """Lay out by keys what is given by labels, ``y_ij = x_i,clip(j - i, -k, k) + k``.
+    """Rearrange numbers by label to keys, ``y_ij = x_i,clip(j - i, -k, k) + k``.
 
     Each distance has a column, and rows are cut so that each begins one place before
-    the last one's begin: neither way, forward or backward, an index is looked up.
+    the previous one. Neither the forward nor the backward pass looks up an index.
 
     Args:
-      x: (..., T, 2 k + 1); or (..., T, 2 T), of distances -(T - 1) to T - 1 and of one
+      x: (..., T, 2 k + 1); or (..., T, 2 T), for distances -(T - 1) to T - 1 and one
         more that is not read.
 
     Returns:
@@ -168,7 +168,7 @@ def to_pairs(x: jax.Array) -> jax.Array:
 
 
 def from_pairs(weights: jax.Array, labels: int) -> jax.Array:
-    """Add up by labels what is given by keys: the transpose of ``to_pairs``.
+    """Sum numbers by key for each label: the transpose of ``to_pairs``.
 
     Args:
       weights: (..., T, T).
@@ -185,7 +185,7 @@ def from_pairs(weights: jax.Array, labels: int) -> jax.Array:
 
 
 def _every(x: jax.Array) -> jax.Array:
-    """Return a column for each distance, that of -(T - 1) first, and one more, 2 T."""
+    """Return a column for each distance from -(T - 1) on, and one more: 2 T in all."""
     length, clip = x.shape[-2], x.shape[-1] // 2
     if x.shape[-1] == 2 * length:
         return x
@@ -213,8 +213,8 @@ def _cut(x):
 def _unskew(y: jax.Array) -> jax.Array:
     """Transpose ``_skew``: zeros where it reads nothing.
 
-    Left to autodiff these are two paddings, for which a CPU computes each index; put
-    together from their rows they take a third of the time.
+    Left to autodiff this is two paddings, for which a CPU computes each index;
+    concatenating the rows takes a third of the time.
     """
     if y.shape[-1] > _MANY_ROWS:
         return _padded(y)
@@ -252,13 +252,13 @@ def slot_labels(distances: jax.Array, clip: int) -> jax.Array:
 def from_slots(
     weights: jax.Array, labels: jax.Array, clip: int, dtype: str
 ) -> jax.Array:
-    """Add up by labels what is given by slots whose labels are those of every row.
+    """Sum numbers by slot for each label, where all rows have the same slot labels.
 
     Args:
       weights: (B, H, T, S).
       labels: 0 to 2 k (S,).
       clip: k.
-      dtype: of the operands of the product.
+      dtype: dtype of the operands of the product.
 
     Returns:
       (B, H, T, 2 k + 1) in float32.
@@ -271,18 +271,18 @@ def from_slots(
 
 
 def log_buckets(distances: np.ndarray, buckets: int, farthest: int) -> np.ndarray:
-    """Put far distances together, ``m + ceil(log(r/m) / log((f-1)/m) (m-1))``.
+    """Group far distances, ``m + ceil(log(r/m) / log((f-1)/m) (m-1))``.
 
-    Distances r of up to m = buckets // 2 stay as they are, those below 0 are put
-    together as those above.
+    Distances r of up to m = buckets // 2 stay as they are; negative distances are
+    grouped like positive ones.
 
     Args:
-      distances: whole numbers.
+      distances: integers.
       buckets: b, at least 2.
-      farthest: f, the distance that has about number b; above b.
+      farthest: f, the distance whose number is about b; above b.
 
     Returns:
-      Whole numbers, of distances' shape.
+      Integers, of the same shape.
 
     Source: microsoft/DeBERTa, ``make_log_bucket_position``.
     """
@@ -294,12 +294,12 @@ def log_buckets(distances: np.ndarray, buckets: int, farthest: int) -> np.ndarra
 
 
 def disentangled_rows(length: int, clip: int, farthest: int) -> np.ndarray:
-    """Return the row of a table for each distance, ``clip(i - j + k, 0, 2 k - 1)``.
+    """Return the table row of each distance, ``clip(i - j + k, 0, 2 k - 1)``.
 
     Args:
       length: T.
       clip: k, half the rows of the table.
-      farthest: of ``log_buckets``; 0 = every distance of up to k has its own row.
+      farthest: as for ``log_buckets``; 0 = every distance of up to k has its own row.
 
     Returns:
       (2 T - 1,), for distances j - i of -(T - 1) to T - 1.
@@ -320,14 +320,14 @@ def disentangled_bias(
 ) -> jax.Array:
     """Compare contents with distances, ``q_i Kr_ij + k_j Qr_ij``, without the scale.
 
-    Both terms read the row of i - j, as the authors' code does; in the paper the second
-    has that of j - i.
+    Both terms read the row of i - j, as in the authors' code; in the paper the second
+    reads that of j - i.
 
     Args:
       q: queries (B, H, T, K).
       k: keys (B, H, T, K).
-      keys: Kr, of distances as ``disentangled_rows`` has them (H, 2 T - 1, K).
-      queries: Qr, likewise.
+      keys: Kr, for distances in the order of ``disentangled_rows`` (H, 2 T - 1, K).
+      queries: Qr, in the same order and shape.
 
     Returns:
       (B, H, T, T) in float32.
@@ -336,6 +336,6 @@ def disentangled_bias(
       ``disentangled_attention.py``.
     """
     content_to_position = to_pairs(matmul.einsum("bhtk,hlk->bhtl", q, keys))
-    # A key finds its queries at the distances from it, which are those to it, negated.
+    # Seen from a key, its queries are at the negated distances.
     position_to_content = to_pairs(matmul.einsum("bhtk,hlk->bhtl", k, queries[:, ::-1]))
     return content_to_position + position_to_content.swapaxes(2, 3)

@@ -1,4 +1,4 @@
-"""Scores of attention that are more than a product, of one head and of several."""
+"""Attention scores that are more than a product, for one head and for several."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _NEVER = -1e30  # finite, so that a row without any source has finite weights
 
 
 def additive_scores(queries: jax.Array, keys: jax.Array, v: jax.Array) -> jax.Array:
-    """Score by a layer of tanh, ``e_ij = tanh(s_i W_a + h_j U_a) . v_a``.
+    """Score with a tanh layer, ``e_ij = tanh(s_i W_a + h_j U_a) . v_a``.
 
     Args:
       queries: s_i W_a (B, J, A).
-      keys: h_j U_a (B, S, A), made once per sentence.
+      keys: h_j U_a (B, S, A), computed once per sentence.
       v: v_a (A,).
 
     Returns:
@@ -27,10 +27,11 @@ def additive_scores(queries: jax.Array, keys: jax.Array, v: jax.Array) -> jax.Ar
 
 
 def additive_head_scores(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-    """Score as ``additive_scores`` does, in each head by a vector of its own.
+    """Score as ``additive_scores`` does, with a separate vector for each head.
 
-    ``tanh(q_t + k_s) . v`` has K numbers a pair. They are made for a few queries at a
-    time, and again in the backward pass: none is kept, and a cache holds some of them.
+    ``tanh(q_t + k_s) . v`` has K numbers per pair. They are computed for a few queries
+    at a time, and again in the backward pass: none is kept, and a cache holds some of
+    them.
 
     Args:
       q: x W of each head (B, H, T, K).
@@ -63,7 +64,7 @@ _AT_A_TIME = 2**20  # numbers: 4 MB, which the caches of a CPU's core hold most 
 
 
 def general_queries(q: jax.Array, matrices: jax.Array) -> jax.Array:
-    """Transform queries so that a product scores them, ``q W . k`` (each head its W).
+    """Transform queries so that a product scores them, ``q W . k`` (one W per head).
 
     Args:
       q: (B, H, T, K).
@@ -83,11 +84,11 @@ def softmax_over(scores: jax.Array, real: jax.Array) -> jax.Array:
 
     Args:
       scores: (B, J, S).
-      real: whether a position is real, (B, S), or also attended to, (B, J, S).
+      real: whether a position is real, (B, S), or real and attended to, (B, J, S).
 
     Returns:
-      Weights (B, J, S), 0 at padding and where ``location_scores`` has no score: all
-      may be 0.
+      Weights (B, J, S), 0 at padding and where ``location_scores`` has no score; all
+      of them may be 0.
     """
     real = (real if real.ndim == 3 else real[:, None]).astype(bool) & (scores > _NEVER)
     return jnp.where(real, jax.nn.softmax(jnp.where(real, scores, _NEVER)), 0.0)
@@ -116,7 +117,7 @@ def location_scores(table: jax.Array, length: int) -> jax.Array:
       length: S.
 
     Returns:
-      e (B, J, S); positions behind the P-th are never attended to.
+      e (B, J, S); positions after the P-th are never attended to.
 
     Source: Luong et al., arXiv:1508.04025, section 3.1, "location".
     """
@@ -143,8 +144,8 @@ def near(centres: jax.Array, half: int, length: int) -> jax.Array:
 def bell(centres: jax.Array, half: int, length: int) -> jax.Array:
     """Return ``exp(-(s - p_t)^2 / (2 (D / 2)^2))``, (B, J, S).
 
-    Weights of local attention are multiplied by it after their softmax, and not
-    normalised again: they sum to less than 1.
+    Weights of local attention are multiplied by it after their softmax and not
+    renormalised: they sum to less than 1.
 
     Source: Luong et al., arXiv:1508.04025, equation 10.
     """

@@ -40,7 +40,7 @@ _SCORES = ("perplexity", "nll", "accuracy", "tokens", "exact_match")
 
 
 def save(finished: Sequence[Run | Measured], folder: Path) -> list[Path]:
-    """Write runs into a folder, and over what is there of the same name and seed.
+    """Write runs into a folder, overwriting those of the same name and seed.
 
     Args:
       finished: as ``runs.find`` returns them, or ``measured.read_scores``.
@@ -50,8 +50,8 @@ def save(finished: Sequence[Run | Measured], folder: Path) -> list[Path]:
       The folder of each run.
 
     Raises:
-      UserError: if it is a file, two runs would be one folder, or a workdir or another
-        configuration of that name and seed is there.
+      UserError: if it is a file, two runs would have the same folder, or a workdir or
+        another configuration of that name and seed is there.
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(
@@ -76,7 +76,7 @@ def save(finished: Sequence[Run | Measured], folder: Path) -> list[Path]:
 
 
 def _refuse_another(run: Run | Measured, place: Path, folder: Path) -> None:
-    """See that what is there, if anything, is kept of the same configuration."""
+    """Check that what is there, if anything, is kept of the same configuration."""
     if not (place / "config.json").exists():
         return
     path = place / "results.json"

@@ -374,8 +374,8 @@ def badness(measure: Measure, value: float) -> float:
 def margin(measure: Measure) -> float:
     """Return the difference from which on two rows are no longer nearly the same.
 
-    It is that of 32 heads from the base model, the smallest one from which section 6.2
-    draws a conclusion: 0.018 of log perplexity (1.8 %), and 0.4 BLEU.
+    It is the difference of 32 heads from the base model, the smallest one from which
+    section 6.2 draws a conclusion: 0.018 of log perplexity (1.8 %), and 0.4 BLEU.
     """
     values = [getattr(TABLE3[name], measure) for name in ("A_h32", "base")]
     first, second = (badness(measure, value) for value in values)

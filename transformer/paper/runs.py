@@ -38,7 +38,7 @@ class Run:
 
     Attributes:
       folder: its workdir.
-      place: the same as messages say it, below the folder of the report.
+      place: the same as messages show it, below the folder of the report.
       table: 2 or 3.
       row: "A_h1", or "big_en_de" in Table 2.
       data: "numbers", or "en_de" in Table 2: runs on other data are another study.
@@ -91,7 +91,7 @@ class Run:
         return self.measured[self.settings.data.measure][self.variant]
 
     def score(self, measure: Measure) -> float:
-        """Return perplexity, or what stands where the paper has BLEU."""
+        """Return perplexity, or the score in the place of the paper's BLEU."""
         if measure == "perplexity":
             return self.measured["perplexity"]
         return self.scored["value"]
@@ -135,7 +135,7 @@ class Run:
 
 
 def find(folder: Path) -> tuple[list[Run], list[Run]]:
-    """Find the runs below a folder and see that they differ in their rows only.
+    """Find the runs below a folder and check that they differ in their rows only.
 
     Args:
       folder: of an ablation, or any with runs below it.
@@ -168,7 +168,7 @@ def studies(runs: Sequence[Run]) -> list[list[Run]]:
 def tell_apart(
     every: Sequence[Sequence[Run]], places: Sequence[Path]
 ) -> list[list[Run]]:
-    """Name the folder of each study that would be called like one of another folder.
+    """Name the folder of each study that would have the name of one in another folder.
 
     Args:
       every: finished runs by folder, as ``find`` returns them.
@@ -229,7 +229,7 @@ def _some(names: Any) -> str:
 
 
 def state(run: Run) -> str:
-    """Return how far a run that is not finished has come."""
+    """Return how far an unfinished run has come."""
     steps = run.settings.train.steps
     if run.step < steps:
         return f"step {run.step:,} of {steps:,}"
@@ -314,7 +314,7 @@ def _refuse(first: Run, run: Run, differences: Sequence[str]) -> None:
 
 
 def _check_row(run: Run, changed: set[str]) -> None:
-    """See that a run is its row, in all that the rows beside it change."""
+    """Check that a run is its row, in all keys that the other rows change."""
     base = {KEYS[name]: value for name, value in BASE.items()}
     values = config.flatten(run.settings)
     for key in sorted(changed - {"train.steps"}):
@@ -365,8 +365,8 @@ def trained_on(runs: Iterable[Run | Measured]) -> str:
 def other_inputs(first: Run | Measured, second: Run | Measured) -> list[str]:
     """Return a line for each input with different content: vocabulary, data.
 
-    Where the files lay is left out, and whether they were compressed: those are the
-    same that share a digest. Of a .gz an older record has none of the text.
+    Where the files were and whether they were compressed does not matter: files that
+    share a digest are the same. Older records have no digest of the text of a .gz.
     """
     one, two = _inputs(first), _inputs(second)
     pairs = {key: (one.get(key, [None]), two.get(key, [None])) for key in one | two}
@@ -378,7 +378,7 @@ def other_inputs(first: Run | Measured, second: Run | Measured) -> list[str]:
 
 
 def _inputs(run: Run | Measured) -> dict[str, list[Any]]:
-    """Return the digests of vocabulary and data, of a file that of its text first."""
+    """Return the digests of vocabulary and data; for a file, that of its text first."""
     try:
         found = {"vocabulary": [run.record["vocabulary_digest"][:12]]}
         for split, files in run.record["data"].items():

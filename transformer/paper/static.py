@@ -76,7 +76,7 @@ def tables(rows: Mapping[str, Config], timed: bool = False) -> list[Table]:
       Parameters, training cost, and Table 1 measured.
 
     Raises:
-      UserError: if a configuration does not tell the size of its vocabulary.
+      UserError: if a configuration does not give the size of its vocabulary.
     """
     found = [_parameter_table(rows), _cost_table(rows)]
     found += [_operations_table(), _chain_table(), _path_table(), _more_table()]
@@ -231,7 +231,7 @@ def _operations_table() -> Table:
 
 
 def _crossing() -> str:
-    """Say up to which length attention takes fewer operations, by the laws."""
+    """Return up to which length attention takes fewer operations, by the laws."""
     attention = complexity.operations_law("self-attention").constant
     lengths = [
         f"{complexity.operations_law(row).constant / attention:.3g} d ({row})"

@@ -1,4 +1,4 @@
-"""What seeds and sentences allow one to say about a difference.
+"""What seeds and sentences allow us to conclude about a difference.
 
 Two sources of chance are kept apart. *Seeds*: another run of the same row gives another
 value; Welch's t-test over runs. *Sentences*: another test set gives another BLEU; the
@@ -18,7 +18,7 @@ import numpy as np
 from transformer.paper.rows import Relation
 
 LEVEL = 0.05  # of every test, two-sided
-POWER = 0.8  # with which the seeds that a verdict asks for would decide
+POWER = 0.8  # of the test with the number of seeds that a verdict asks for
 MOST_SEEDS = 1000
 
 Decision = Literal["confirmed", "contradicted", "open"]
@@ -109,15 +109,15 @@ def welch(first: Sequence[float], second: Sequence[float]) -> OverSeeds:
 
     Args:
       first: a value per seed.
-      second: likewise, of the other row.
+      second: a value per seed of the other row.
 
     Returns:
       The difference ``mean(first) - mean(second)``.
 
     Source: Welch (1947).
     """
-    # Exact until they are rounded: of equal values numpy's mean and variance may differ
-    # in the last bit, and a difference of nothing but that would be decided.
+    # Exact until they are rounded: numpy's mean and variance of equal values may differ
+    # in the last bit, and a difference of that bit alone would be decided.
     value = float(statistics.mean(first) - statistics.mean(second))
     if min(len(first), len(second)) < 2:
         return OverSeeds(value, math.inf, 1)
@@ -133,14 +133,14 @@ def welch(first: Sequence[float], second: Sequence[float]) -> OverSeeds:
 
 @dataclasses.dataclass(frozen=True)
 class OverSentences:
-    """A difference, and the same of many bootstrap resamples of the sentences."""
+    """A difference, and its values on many bootstrap resamples of the sentences."""
 
     value: float
     resamples: np.ndarray
 
     @property
     def p(self) -> float:
-        """Part of the resamples that are as far from their mean as ``value`` from 0."""
+        """Share of resamples that are as far from their mean as ``value`` is from 0."""
         far = np.abs(self.resamples - self.resamples.mean()) >= abs(self.value)
         return float(far.sum() + 1) / (len(self.resamples) + 1)
 
@@ -259,7 +259,7 @@ def judge_printed(values: Sequence[float], printed: float, margin: float) -> Ver
     Args:
       values: badness of each run.
       printed: badness of the paper's value.
-      margin: that our mean may be worse by.
+      margin: by how much our mean may be worse.
     """
     n, value = len(values), float(np.mean(values)) - printed
     if n < 2:

@@ -1,4 +1,4 @@
-"""Devices: which there are, and how parameters and batches are sharded over them."""
+"""Devices: which exist, and how parameters and batches are sharded over them."""
 
 from transformer.parallel.devices import (
     accelerators,

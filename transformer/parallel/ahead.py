@@ -1,4 +1,4 @@
-"""Programs compiled in threads, before they are first called."""
+"""Compilation of programs in threads, before they are first called."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-_THREADS = 4  # that compile at the same time on an accelerator's host
+_THREADS = 4  # compile at the same time on an accelerator's host
 _under_way: set[threading.Thread] = set()
 
 Compiled = jax.stages.Compiled
@@ -19,16 +19,16 @@ Future = concurrent.futures.Future[Compiled]
 
 
 class Compiler:
-    """Threads that compile programs in the order in which they are asked for.
+    """Threads that compile programs in the order in which they are requested.
 
-    A CPU's cores have the steps to compute, so one thread works beside them; it takes
-    part of the cores as long as there is something to compile. The host of an
-    accelerator waits for it, so several do. Tracing is Python, of which one thread runs
-    at a time: each program is traced before the next one is begun.
+    A CPU's cores have to compute the steps, so only one thread compiles beside them; it
+    takes part of the cores while there is something to compile. The host of an
+    accelerator waits for it, so several threads compile. Tracing is Python, which runs
+    in one thread at a time: each program is traced before the next one is begun.
 
     Args:
       accelerator: whether the programs are for one.
-      checked: returns a program that was compiled, or raises what its first call shall.
+      checked: returns a compiled program, or raises what its first call is to raise.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Compiler:
             _under_way.discard(threading.current_thread())
 
     def close(self) -> None:
-        """Begin no other program; those that were begun are not waited for."""
+        """Begin no more programs; do not wait for those that were begun."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
@@ -77,7 +77,7 @@ class Program:
         self._compiled: dict[Hashable, Future] = {}
 
     def __getitem__(self, shape: Hashable) -> Future:
-        """Return the program of a shape, to be waited for; begin it if nobody did."""
+        """Return the future program of a shape; begin compiling it if nobody did."""
         if shape not in self._compiled:
             self._compiled[shape] = self._compiler.begin(
                 lambda: self.jitted.lower(*self._arguments(shape))
@@ -88,7 +88,7 @@ class Program:
 def leave(code: int) -> None:
     """End this process at once if a compilation, which nothing can stop, is under way.
 
-    Not where other processes would lose this one.
+    It does nothing if other processes would lose this one.
     """
     if _under_way and not jax.distributed.is_initialized():
         sys.stdout.flush()

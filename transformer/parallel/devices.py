@@ -1,4 +1,4 @@
-"""Which devices there are, and what is set before the first computation."""
+"""The available devices, and what is set before the first computation."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def start(device: str) -> str:
       device: "any", "cpu", "gpu" or "tpu".
 
     Returns:
-      One line that says which devices there are.
+      One line that lists the devices.
 
     Raises:
-      UserError: the accelerator that was asked for is absent.
+      UserError: if the requested accelerator is absent.
     """
     _keep_memory()
     if device == "cpu":
@@ -48,7 +48,7 @@ def start(device: str) -> str:
 
 
 def simulate(count: int) -> list[jax.Device]:
-    """Let the CPU be so many devices; call it before any computation."""
+    """Make the CPU act as ``count`` devices; call it before any computation."""
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", count)
     return jax.devices()
@@ -64,12 +64,12 @@ def accelerators() -> tuple[str, int]:
 
 
 def _keep_memory() -> None:
-    """Let glibc's allocator keep the memory that a step gives back.
+    """Make glibc's allocator keep the memory that a step frees.
 
     XLA frees its temporaries after each step on a CPU. Returned to the kernel, they
     come back page by page, zeroed: 193,000 page faults and a quarter of the CPU time of
-    a step of ``multi30k.py:tiny``, and none with these settings. One arena, because the
-    others are made of mappings too small for such blocks.
+    a step of ``multi30k.py:tiny``, and none with these settings. There is one arena,
+    because the others are made of mappings too small for such blocks.
     """
     if sys.platform != "linux":
         return
@@ -86,9 +86,10 @@ def programs_folder(platform: str) -> Path:
     """Return where compiled programs are kept; JAX's own variable may name the folder.
 
     XLA divides the loops of a CPU's program among the cores that the process may use.
-    JAX's key of a program does not name them: a program that was compiled on one core,
-    in one of several runs side by side, would be found on all cores, where it takes up
-    to 1.3 times as long as their own. So each number of cores has a folder.
+    JAX's cache key does not include them: a program that was compiled on one core, in
+    one of several runs side by side, would be reused on all cores, where it takes up to
+    1.3 times as long as one compiled for them. Each number of cores therefore has its
+    own folder.
     """
     if named := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         folder = Path(named)

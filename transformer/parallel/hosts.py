@@ -1,8 +1,8 @@
-"""The processes of a run, one or several of each host: they join, agree and gather.
+"""The processes of a run, one or several per host: how they join, agree and gather.
 
-All of them run the same program on the same arrays, each of which lies on the devices
-of all; the primary one alone writes what people read. With one process, which is the
-rule, nothing here does anything.
+All of them run the same program on the same arrays, each of which is spread over the
+devices of all; only the primary one writes what people read. With one process, the
+usual case, nothing here does anything.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def join(
     """Make this process one of several of a run; call it before any computation.
 
     Args:
-      coordinator: HOST:PORT of process 0, or "auto" where jax finds out about
-        all of them (Slurm, Open MPI, Kubernetes, TPU pods); None = one process.
+      coordinator: HOST:PORT of process 0, or "auto" where jax can detect all of them
+        (Slurm, Open MPI, Kubernetes, TPU pods); None = one process.
       num_processes: how many there are.
       process_id: which one this is, counted from 0.
 
@@ -53,7 +53,7 @@ def join(
             f"--coordinator: expected HOST:PORT of process 0, or auto, got "
             f"{coordinator!r}; change it"
         )
-    # SIGTERM is for the programs to handle.
+    # The programs handle SIGTERM themselves.
     jax.config.update("jax_enable_preemption_service", False)
     try:
         jax.distributed.initialize(
@@ -72,7 +72,7 @@ def join(
 
 
 def _is_address(text: str) -> bool:
-    """Say whether a text is HOST:PORT; of others gRPC may end the process."""
+    """Return whether a text is HOST:PORT; with others gRPC may end the process."""
     host, _, port = text.rpartition(":")
     named = re.fullmatch(r"[^\s:/\[\]]+|\[[0-9A-Fa-f:.%\w]+\]", host)
     return bool(named and re.fullmatch(r"[0-9]{1,5}", port) and 0 < int(port) < 2**16)
@@ -84,12 +84,12 @@ def several() -> bool:
 
 
 def primary() -> bool:
-    """Return whether this process is the primary one, which alone writes."""
+    """Return whether this process is the primary one, the only one that writes."""
     return jax.process_index() == 0
 
 
 def once(log: Callable[[str], None]) -> Callable[[str], None]:
-    """Let the primary process alone log."""
+    """Let only the primary process log."""
     return log if primary() else lambda line: None
 
 
@@ -109,7 +109,7 @@ def holding(folder: Path) -> contextlib.AbstractContextManager[None]:
 
 
 def least(number: int) -> int:
-    """Return the least of the numbers, below 2^31, that each process asks with."""
+    """Return the least of the numbers, below 2^31, that the processes pass."""
     if several():
         return int(multihost_utils.process_allgather(np.int32(number)).min())
     return number
@@ -127,10 +127,10 @@ def fetch(tree: Any) -> Any:
 
 
 class Votes:
-    """Lets processes agree on what one of them requests, and none waits for another.
+    """Lets processes agree on what one of them requests; none waits for another.
 
-    The votes are added up by the devices, like the work among which they are cast; the
-    outcome is known at the next vote. That of one process is known at once.
+    The devices add up the votes, along with their other work; the outcome is known at
+    the next vote. With one process it is known at once.
     """
 
     def __init__(self, mesh: Mesh) -> None:
@@ -157,7 +157,7 @@ class Votes:
 
 @contextlib.contextmanager
 def dependent() -> Iterator[None]:
-    """Report in one line a lost process that makes a computation fail.
+    """Report in one line that a computation failed because a process was lost.
 
     Raises:
       UserError: instead of what jax raises.
@@ -176,7 +176,7 @@ def dependent() -> Iterator[None]:
 
 
 def leave(code: int) -> None:
-    """End this process at once after a failure, if others would be waited for."""
+    """End this process at once after a failure, if it would wait for others."""
     if code and jax.distributed.is_initialized():
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Memory: how much there is on a device, and how much a program takes of it."""
+"""Memory: how much a device has, and how much of it a program takes."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _PROC, _CGROUPS = Path("/proc"), Path("/sys/fs/cgroup")
 
 
 def here() -> int:
-    """Return the bytes of the least of this process's devices, 0 = not known."""
+    """Return the bytes of this process's smallest device, 0 = unknown."""
     devices = jax.local_devices()
     return min(of(device, len(devices)) for device in devices)
 
 
 def of(device: jax.Device, beside: int = 1) -> int:
-    """Return the bytes that this process may have of a device's memory.
+    """Return how many bytes of a device's memory this process may use.
 
-    An accelerator tells what JAX may use of it. A CPU has what the operating system
-    says is available and what this process holds already.
+    An accelerator reports what JAX may use of it. For a CPU it is what the operating
+    system reports as available plus what this process already holds.
 
     Args:
       device: one of this process's.
       beside: how many simulated devices share the memory of a CPU.
 
     Returns:
-      Its bytes, those that are in use included; 0 where it is not known.
+      Its bytes, including those in use; 0 if unknown.
     """
     if device.platform == "cpu":
         return host() // beside
@@ -45,7 +45,7 @@ def of(device: jax.Device, beside: int = 1) -> int:
 
 
 def host(proc: Path = _PROC, cgroups: Path = _CGROUPS) -> int:
-    """Return the bytes of memory that this process may have, 0 = not known.
+    """Return the bytes of memory that this process may use, 0 = unknown.
 
     Args:
       proc: folder of Linux's tables.
@@ -89,7 +89,7 @@ def _limits(proc: Path, cgroups: Path) -> Iterator[int]:
         root = cgroups / "memory" if controllers else cgroups
         name = "memory.limit_in_bytes" if controllers else "memory.max"
         inner = root / path.lstrip("/")
-        for folder in (inner, *inner.parents):  # in a container some are not to be seen
+        for folder in (inner, *inner.parents):  # in a container some are not visible
             with contextlib.suppress(OSError, ValueError):  # "max" is no limit
                 yield int((folder / name).read_text())
             if folder == root:
@@ -100,7 +100,7 @@ def held(tree: Any) -> int:
     """Return the bytes of arrays on one device.
 
     Args:
-      tree: arrays or their shapes; of one with a sharding a device has its shard.
+      tree: arrays or their shapes; an array with a sharding counts with its shard.
     """
     return sum(map(_shard_bytes, jax.tree.leaves(tree)))
 
@@ -112,10 +112,10 @@ def _shard_bytes(x: Any) -> int:
 
 
 def needed(program: jax.stages.Compiled) -> int:
-    """Return the bytes of a device that a program takes, 0 where it does not tell.
+    """Return the bytes that a program takes of a device, 0 if it does not say.
 
-    Arguments that are donated become results, so only the larger of both counts: what a
-    compilation cache gives back may not tell which are.
+    Donated arguments become results, so only the larger of both counts: a program from
+    a compilation cache may not say which are donated.
     """
     told: Any = program.memory_analysis()
     if told is None:
@@ -126,10 +126,10 @@ def needed(program: jax.stages.Compiled) -> int:
 
 @contextlib.contextmanager
 def enough(what: str, remedy: str) -> Iterator[None]:
-    """Say in one line what to do where a device has run out of memory.
+    """Say in one line what to do if a device runs out of memory.
 
     Args:
-      what: takes the memory, "batch.tokens: ... a step".
+      what: what takes the memory, "batch.tokens: ... a step".
       remedy: for the user.
 
     Raises:
@@ -147,7 +147,7 @@ def enough(what: str, remedy: str) -> Iterator[None]:
 
 
 def text(count: float) -> str:
-    """Write bytes as GB.
+    """Format bytes as GB.
 
     >>> text(113e9), text(8.2e6)
     ('113 GB', '0.0082 GB')

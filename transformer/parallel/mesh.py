@@ -126,5 +126,5 @@ def check_divides(sizes: Mapping[str, int], rules: Rules, tree: Any) -> None:
 
 
 def row_shards(sizes: Mapping[str, int]) -> int:
-    """Return how many shards the rows of a batch have, by sizes of axes."""
+    """Return how many shards the rows of a batch have, given the sizes of the axes."""
     return math.prod(sizes[axis] for axis in ROWS)

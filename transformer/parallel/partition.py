@@ -17,9 +17,9 @@ ROWS = (
 )  # the axes that the rows of a batch are sharded over
 REPLICATED = P()  # on every device
 BY_ROWS = P(ROWS)  # the first axis is the batch
-# How a model's parameters are sharded: by the end of their names, as a regular
-# expression, the axis of the mesh for each of their axes. "fsdp" shards what is stored,
-# and a device gathers a parameter when it needs it; "tensor" shards what is computed.
+# How a model's parameters are sharded: a regular expression for the end of their names,
+# and the axis of the mesh for each of their axes. "fsdp" shards what is stored, and a
+# device gathers a parameter when it needs it; "tensor" shards what is computed.
 Rules = Mapping[str, tuple[str | None, ...]]
 
 
@@ -28,8 +28,8 @@ def specs(rules: Rules, tree: Any) -> Any:
 
     Args:
       rules: of the model.
-      tree: parameters, or what has a part of the same name for each, like the moments
-        of an optimiser; scalars are replicated.
+      tree: parameters, or a tree with a part of the same name for each, like the
+        moments of an optimiser; scalars are replicated.
 
     Returns:
       The tree with a ``PartitionSpec`` for each array.

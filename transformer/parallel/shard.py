@@ -1,4 +1,4 @@
-"""Functions of the rows of a batch, of which each device has its own."""
+"""Functions over the rows of a batch, where each device has its own rows."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def over_rows(
     The axis tensor of the mesh is left to the compiler.
 
     Args:
-      mesh: of the devices; with None, or rows that are replicated, the function stays
-        as it is.
-      function: of a tree, then of arrays or trees of arrays whose first axis is the
-        batch; what it is given by keyword is replicated.
+      mesh: of the devices; with None, or replicated rows, the function is returned
+        unchanged.
+      function: takes a tree, then arrays or trees of arrays whose first axis is the
+        batch; keyword arguments are replicated.
       tree: how its first argument is sharded, ``REPLICATED`` or ``fsdp_specs``.
       out: how its results are sharded.
 
@@ -78,12 +78,13 @@ def over_rows(
 def gather(rules: Rules, tree: Any, axes: Sequence[str]) -> Any:
     """All-gather the parameters that are sharded along fsdp.
 
-    The derivative adds the gradients of all devices up and shards them in the same way
+    The derivative adds up the gradients of all devices and shards them in the same way
     (a reduce-scatter).
 
     Args:
+      rules: how parameters are sharded, see ``partition.py``.
       tree: this device's shards.
-      axes: of the mesh, that this function is mapped over.
+      axes: axes of the mesh that this function is mapped over.
     """
     if "fsdp" not in axes:
         return tree
@@ -93,11 +94,11 @@ def gather(rules: Rules, tree: Any, axes: Sequence[str]) -> Any:
 
 
 def gathering_again(function: Callable[..., Any], axes: Sequence[str]) -> Any:
-    """Let the backward pass gather parameters again instead of keeping them.
+    """Make the backward pass gather parameters again instead of keeping them.
 
     Args:
-      function: that calls ``gather``, to be differentiated.
-      axes: of the mesh, that this function is mapped over.
+      function: a function that calls ``gather``, to be differentiated.
+      axes: axes of the mesh that this function is mapped over.
     """
     if "fsdp" not in axes:
         return function
@@ -130,12 +131,12 @@ def _gather(shard: jax.Array, spec: tuple[str | None, ...]) -> jax.Array:
 
 
 def add_gradients(rules: Rules, tree: Any, axes: Sequence[str]) -> Any:
-    """Add the gradients of ``gather``'s argument up over all devices.
+    """Add up the gradients of ``gather``'s argument over all devices.
 
     Args:
       rules: of the model.
       tree: what this device's rows contribute.
-      axes: of the mesh, that this function is mapped over.
+      axes: axes of the mesh that this function is mapped over.
     """
 
     def add(path: Any, leaf: Any) -> Any:
@@ -146,7 +147,7 @@ def add_gradients(rules: Rules, tree: Any, axes: Sequence[str]) -> Any:
 
 
 def total(x: Any, axes: Sequence[str]) -> Any:
-    """Add numbers up over all devices along some axes of the mesh."""
+    """Add up numbers over all devices along some axes of the mesh."""
     return lax.psum(x, tuple(axes)) if axes else x
 
 
@@ -185,12 +186,12 @@ def pmapped(step: Callable[..., Any], mesh: Mesh) -> jax.stages.Wrapped:
     """Map a train step over devices by ``jax.pmap``.
 
     Args:
-      step: of a state, which is replicated, and this device's rows; it returns what
-        is the same on all.
+      step: takes a state, which is replicated, and this device's rows; its results are
+        the same on all devices.
       mesh: of the devices, all of them along data.
 
     Returns:
-      The step of the state, which is donated, and a batch of ``split_rows``.
+      The step; it takes the state, which is donated, and a batch from ``split_rows``.
 
     Raises:
       UserError: with several processes.

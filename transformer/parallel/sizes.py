@@ -1,7 +1,7 @@
-"""Sizes that only round differently: what 0 in a configuration stands for on a device.
+"""Sizes that affect only rounding: what 0 in a configuration means on a device.
 
 ``loss.block`` and ``decode.tokens`` change how much is computed at a time and nothing
-else, so they follow the device, and may be others when a run resumes elsewhere.
+else, so they depend on the device, and may change when a run resumes elsewhere.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ def follow(
     target_size: int,
     beam: int | None = None,
 ) -> Config:
-    """Put numbers in place of the sizes that are 0, for a device.
+    """Replace sizes that are 0 with numbers for a device.
 
-    On a CPU, and where the memory is not known, 512 rows of logits and 4,096 source
-    slots. On an accelerator with M bytes:
+    On a CPU, or if the memory is unknown, 512 rows of logits and 4,096 source slots. On
+    an accelerator with M bytes:
 
     * ``loss.block``: rows whose logits, ``4 V`` bytes each, take at most M / 16 and at
-      most 4 GB, in steps of 512. With their gradient and an operand they are 2.5 times
+      most 4 GB, in steps of 512. With their gradient and an operand they take 2.5 times
       that;
     * ``decode.tokens``: the largest power of two from 4,096 to 65,536 whose search
       takes at most M / 2, by ``bytes_a_slot``.
@@ -45,12 +45,12 @@ def follow(
     Args:
       settings: as the user wrote them.
       device: its kind.
-      there: its memory, bytes; 0 where it is not known.
+      there: its memory in bytes, 0 if unknown.
       target_size: V of the target vocabulary.
       beam: J of the searches to come, None = the configured one.
 
     Returns:
-      Settings without a 0; numbers that were given stay.
+      Settings without a 0; numbers that were given are kept.
     """
     block, tokens = _BLOCK, _TOKENS
     slot = bytes_a_slot(settings, target_size, beam or settings.decode.beam)
@@ -70,7 +70,7 @@ def follow(
 
 
 def bytes_a_slot(settings: Config, target_size: int, beam: int) -> float:
-    """Return the bytes of a search for each source slot, where sentences are shortest.
+    """Return the bytes of a search per source slot, for the shortest sentences.
 
     Args:
       settings: the model, and ``decode.extra_tokens``.
@@ -87,7 +87,7 @@ def bytes_of_search(
     """Return about how many bytes a search takes, without the model itself.
 
     A sentence of S padded tokens has the keys and values of N layers, ``4 N H (d_k +
-    d_v)`` bytes per position (another model a state, ``4 D``), at S positions of the
+    d_v)`` bytes per position (other models a state, ``4 D``), at S positions of the
     source and M of each of J hypotheses; J rows of logits, of probabilities and of
     scores, ``4 V`` each; and for each of J hypotheses and J M positions the mask and H
     weights before and after the softmax, ``2 + 8 H``.
@@ -127,7 +127,7 @@ def taken(settings: Config) -> dict[str, int]:
 
 
 def line(settings: Config) -> str:
-    """Return one line that names the sizes that are taken."""
+    """Return one line that names the sizes in use."""
     return (
         f"at a time: {settings.loss.block:,} rows of logits (loss.block), "
         f"{settings.decode.tokens:,} padded source tokens of a search (decode.tokens)"

@@ -1,1 +1,1 @@
-"""What one shows: plots, tables, pages."""
+"""Output for people to look at: plots, tables, pages."""

@@ -16,7 +16,7 @@ from transformer.pictures.tables import page as tables_page
 from transformer.run import folder, measured
 from transformer.run.measured import Measured
 
-EXACT = "exact"  # in the place of a variant of the measure
+EXACT = "exact"  # in place of a variant of the measure
 
 
 class Bins(NamedTuple):
@@ -69,7 +69,7 @@ def by_length(
 
     Args:
       workdirs: folders of runs with results on one test set.
-      edges: the most words of each bin but the last, which has no end.
+      edges: the most words of each bin except the last, which has no end.
       variant: of ``data.measure``, of all sentences of a bin together (None: the one
         that reports use); or "exact", the share of exact translations.
 
@@ -124,7 +124,7 @@ def _rows_by_bin(run: Measured, edges: Sequence[int]) -> dict[int, list[int]]:
 
 
 def _words(run: Measured, source: str) -> int:
-    """Count words, of a text in pieces those that "@@ " does not join to the next."""
+    """Count words; in a text in pieces, "@@ " joins a piece to the next."""
     pieces = source.split()
     if run.settings.tokenizer.kind != "whitespace":
         return len(pieces)

@@ -34,7 +34,7 @@ def schedule(
       warmups: steps of linear growth.
       steps: where the picture ends.
     """
-    # Evenly on the way, and the peaks themselves.
+    # Evenly spaced steps, and the peaks themselves.
     peaks = [w for w in warmups if w <= steps]
     at = np.unique([*np.linspace(1, steps, 300).round(), *peaks])
     lines = {}
@@ -171,7 +171,8 @@ def embeddings(
 ) -> plots.Picture:
     """Draw the directions of the embeddings of words in a plane.
 
-    Their lengths, which say more about how often a word occurs, are made equal first.
+    The embeddings are first scaled to equal lengths, which say more about how often a
+    word occurs.
 
     Args:
       translator: a trained model.

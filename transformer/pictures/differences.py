@@ -1,4 +1,4 @@
-"""Runs beside each other: scores, p-values, and the sentences that differ most."""
+"""Runs side by side: scores, p-values, and the sentences that differ most."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def read(paths: Sequence[Path]) -> dict[str, Measured]:
             )
     measured.check_same_test_set(runs)
     given = folder.names(paths)
-    # A folder that has all others inside is told by its name, if none of them has it.
+    # A folder that contains all others goes by its name, if none of them has it.
     names = [
         place.name if name == "." and place.name not in given else name
         for name, place in zip(given, places, strict=True)

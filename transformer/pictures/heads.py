@@ -138,7 +138,7 @@ def look(
       translator: a trained model.
       source: a sentence.
       target: its translation, None for the model's own.
-      layers: numbers from 1, "1,3" or "1-3"; None for all, of several kinds for those
+      layers: numbers from 1, "1,3" or "1-3"; None for all, with several kinds for those
         that all of them have.
       heads: the same.
       kind: one of ``KINDS``, None for all that the model has.
@@ -154,7 +154,7 @@ def look(
             f"{kind}; change it"
         )
     shown = [kind] if kind else list(kinds)
-    # One picture of several kinds has the layers that all of them have.
+    # A picture of several kinds has the layers that all of them have.
     counts = [
         min(found) for found in zip(*(kinds[name] for name in shown), strict=True)
     ]
@@ -279,7 +279,7 @@ def page(maps: Maps) -> str:
 
 
 def _has_mean(maps: Maps) -> bool:
-    """Say whether the mean of the layers is shown behind them."""
+    """Return whether the mean of the layers is shown after them."""
     return maps.single and len(maps.layers) > 1
 
 
@@ -289,7 +289,7 @@ def _mean(weights: np.ndarray) -> np.ndarray:
 
 
 def _drawn(maps: Maps) -> str:
-    """Return the section of a page that has the target's tree, "" without any."""
+    """Return the section of a page that has the target's tree, "" if there is none."""
     if maps.tree is None:
         return ""
     drawn = plots.constituents(maps.tree).svg()

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 _NUMBER = re.compile(r"[<+-]?\d[\d,]*(\.\d+)?([eE][+-]?\d+)?")
-# What Markdown reads as markup wherever it stands: links, code, emphasis (not that of
+# What Markdown reads as markup anywhere in a text: links, code, emphasis (not that of
 # x_1), entities and tags. Addresses that it would find by itself are cut in two.
 _MARKS = re.compile(
     r"[\\`*~|\[]|(?<![^\W_])_|_(?![^\W_])|&(?=#|\w)|<(?=[A-Za-z/!?])"
@@ -25,10 +25,10 @@ class Table:
     """Text in rows and columns.
 
     Attributes:
-      title: stands above.
-      columns: heads, one a column.
+      title: shown above.
+      columns: heads, one per column.
       rows: cells; a row has as many as there are columns.
-      note: stands below.
+      note: shown below.
     """
 
     title: str
@@ -52,7 +52,7 @@ def scientific(value: float | None, digits: int = 2) -> str:
 
 
 def digits(value: float) -> str:
-    """Write a number with three significant digits, none of them as a power.
+    """Write a number with three significant digits, never as a power.
 
     >>> [digits(x) for x in (0, 0.012345, 1.2345, 123.45, 12345.6)]
     ['0', '0.0123', '1.23', '123', '12,346']
@@ -69,7 +69,7 @@ def page(
     tables: Sequence[Table],
     figures: Sequence[str],
 ) -> str:
-    """Write tables in a form; only HTML has the title's figures, SVG texts, too."""
+    """Write tables in a form; only HTML has the figures, SVG texts, too."""
     if form == "html":
         return html(tables, figures, title)
     if form == "csv":
@@ -78,7 +78,7 @@ def page(
 
 
 def markdown(table: Table) -> str:
-    """Write a table as GitHub Markdown, columns of numbers to the right.
+    """Write a table as GitHub Markdown, columns of numbers right-aligned.
 
     >>> print(markdown(Table("Rows", ("row", "PPL"), (("base", "4.92"),))))
     ### Rows
@@ -120,7 +120,7 @@ def _escaped(mark: re.Match[str]) -> str:
 
 
 def _numeric(table: Table) -> list[bool]:
-    """Tell for each column whether all that it holds begins with a number."""
+    """Return for each column whether all its cells begin with a number."""
     columns = zip(*table.rows, strict=True) if table.rows else [()] * len(table.columns)
     filled = [[cell for cell in column if cell] for column in columns]
     return [bool(cells) and all(map(_NUMBER.match, cells)) for cells in filled]
@@ -150,7 +150,7 @@ def _csv_block(table: Table) -> str:
 def html(
     tables: Iterable[Table], figures: Sequence[str] = (), title: str = "Report"
 ) -> str:
-    """Write one self-contained page, light or dark as the reader's system is.
+    """Write one self-contained page, light or dark like the reader's system.
 
     Args:
       tables: each with its title and note.

@@ -1,10 +1,10 @@
 """Checkpoints on disk: saved atomically, verified, kept by age and by metric.
 
-A folder holds one folder per step, written by Orbax. Beside Orbax's files stands
-``digests.json`` with the SHA-256 of each of them. It is written last, and only then the
-folder gets the name of its step; before it is removed it gets another. So what a kill
-interrupts does not count, and a step whose files differ from the digests, or that has
-none, was damaged later.
+A folder holds one folder per step, written by Orbax. Beside Orbax's files is
+``digests.json`` with the SHA-256 of each of them. It is written last, and only then
+does the folder get the name of its step; before it is removed it gets another name. So
+what a kill interrupts does not count, and a step whose files differ from the digests,
+or that has none, was damaged later.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Checkpoints:
 
         Args:
           folder: holds one folder per step; need not exist.
-          keep: how many of the latest to keep, beside the one of the lowest metric.
+          keep: how many of the latest to keep, besides the one with the lowest metric.
           log: takes one line for each damaged checkpoint.
           remedy: what to do where all are damaged.
         """
@@ -95,7 +95,7 @@ class Checkpoints:
     ) -> None:
         """Save a checkpoint in the background; the arrays may be donated at once.
 
-        Later steps that exist are removed: they are damaged ones before which a run
+        Existing later steps are removed: they are damaged ones before which a run
         resumed, or belong to a history that this one replaces.
 
         Args:
@@ -104,15 +104,15 @@ class Checkpoints:
             restored one by one.
           metadata: values that JSON can hold.
           metric: lower is better; None or not finite = not a candidate for the best.
-          temporary: replaced by the next save, whatever ``keep`` is. For the
-            checkpoint of an interrupted run, which an unbroken one would not have.
+          temporary: replaced by the next save, whatever ``keep`` is. For the checkpoint
+            of an interrupted run, which an uninterrupted one would not have.
 
         Raises:
           OSError: if there is no room for it.
         """
         self.wait()
         if hosts.primary():
-            # The one of this step stays until the new one can take its place.
+            # The checkpoint of this step stays until the new one can take its place.
             self._remove_unless(lambda other: other <= step)
             self.folder.mkdir(parents=True, exist_ok=True)
             _check_room(self.folder, tree)
@@ -151,7 +151,7 @@ class Checkpoints:
           (step, tree of the structure of ``abstract``, metadata).
 
         Raises:
-          UserError: no such checkpoint, a damaged one where its step was asked for, or
+          UserError: no such checkpoint, a damaged one whose step was asked for, or
             arrays of other names or shapes.
         """
         self.wait()
@@ -191,7 +191,7 @@ class Checkpoints:
         return _best(self._records())
 
     def _records(self) -> dict[int, dict[str, Any]]:
-        """Return the record of each step; of a damaged one nothing."""
+        """Return the record of each step, empty for a damaged one."""
         steps = self.steps()
         for step in steps:
             if step not in self._seen:
@@ -236,7 +236,7 @@ class Checkpoints:
         self._remove_unless(self._kept(step).__contains__)
 
     def clean(self) -> None:
-        """Remove what is not kept, as a kill behind the last save leaves it."""
+        """Remove what is not kept, as a kill after the last save may leave it."""
         self.wait()
         if hosts.primary() and (steps := self.steps()):
             self._remove_unless(self._kept(steps[-1]).__contains__)
@@ -294,7 +294,7 @@ def _is_step(name: str) -> bool:
 
 
 def check_vocabulary(place: object, metadata: Mapping[str, Any], digest: str) -> None:
-    """See that a checkpoint was trained with the vocabulary that is here.
+    """Check that a checkpoint was trained with the vocabulary that is here.
 
     Args:
       place: of the checkpoint.
@@ -354,9 +354,9 @@ def save_inference(
 
 
 def remove_averages(folder: Path, step: int) -> None:
-    """Remove what evaluations have averaged, and all averages before a step.
+    """Remove the averages of evaluations, and all averages before a step.
 
-    What ``transformer average`` has made of the step or a later one stays.
+    What ``transformer average`` made for this step or a later one stays.
     """
 
     def stays(other: int) -> bool:
@@ -370,7 +370,7 @@ def remove_averages(folder: Path, step: int) -> None:
 
 
 def _check_room(folder: Path, tree: Any) -> None:
-    """Raise before Orbax begins to write what cannot be written to its end."""
+    """Raise if there is no room, before Orbax begins to write."""
     need = sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
     largest, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     free = shutil.disk_usage(folder).free
@@ -384,7 +384,7 @@ def _check_room(folder: Path, tree: Any) -> None:
 
 @contextlib.contextmanager
 def _written(path: Path) -> Iterator[None]:
-    """Raise what the system said where TensorStore wraps it: a full disk, say."""
+    """Raise the system's error that TensorStore wraps, such as a full disk."""
     try:
         yield
     except ValueError as error:
@@ -412,7 +412,7 @@ def _describe(tree: Any) -> dict[str, str]:
 
 
 def _compare(record: dict[str, Any], expected: dict[str, str], path: Path) -> None:
-    """Check that the arrays of a checkpoint are those expected, by ``_describe``."""
+    """Check that the arrays of a checkpoint are as expected, by ``_describe``."""
     groups = {name.split(".")[0] for name in expected}
     saved = {k: v for k, v in record["arrays"].items() if k.split(".")[0] in groups}
     missing = groups - {name.split(".")[0] for name in saved}
@@ -431,7 +431,7 @@ def _compare(record: dict[str, Any], expected: dict[str, str], path: Path) -> No
 
 
 def _with_shardings(abstract: Any) -> Any:
-    """Return a tree of ``jax.ShapeDtypeStruct`` of which every leaf has a sharding."""
+    """Return a tree of ``jax.ShapeDtypeStruct`` in which every leaf has a sharding."""
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(
@@ -464,7 +464,7 @@ def _digests(path: Path) -> dict[str, str]:
 
 
 def _set_aside(path: Path) -> Path:
-    """Take a checkpoint its name, so that a kill leaves no part of it that counts."""
+    """Rename a checkpoint, so that a kill leaves no part of it that counts."""
     aside = path.with_suffix(".removed")
     if aside.exists():  # by a kill
         _remove(aside)
@@ -475,9 +475,9 @@ def _set_aside(path: Path) -> Path:
 def _remove(path: Path) -> None:
     """Remove a checkpoint that was set aside, or was never complete.
 
-    A disk with a bin, like Google Drive, keeps what is removed and counts it: the files
-    are emptied first. Those that cannot be are removed as they are, and so are those
-    with another name, which may be somebody's copy.
+    A disk with a bin, like Google Drive, keeps removed files and counts them, so the
+    files are emptied first. Those that cannot be emptied are removed as they are, and
+    so are those with another name, which may be somebody's copy.
     """
     if path.is_symlink() or not path.is_dir():
         path.unlink()

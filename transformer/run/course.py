@@ -17,7 +17,7 @@ class Course:
     Attributes:
       best: the least value so far, None before the first validation.
       vain: validations since it.
-      waited: those of them since the learning rate was lowered last.
+      waited: those of them since the learning rate was last lowered.
       factor: what the learning rate is multiplied by.
     """
 
@@ -28,7 +28,7 @@ class Course:
 
     @classmethod
     def of_checkpoint(cls, metadata: Mapping[str, Any]) -> Course:
-        """Return that of a checkpoint; it begins anew in one that has none."""
+        """Return the course of a checkpoint, a new one if it has none."""
         return cls(**metadata.get("course", {}))
 
     def validated(self, value: float, rule: Optimizer) -> Course:
@@ -76,11 +76,11 @@ class Mark:
     """What was done at the step of a checkpoint; it is part of that.
 
     Attributes:
-      kept: whether it is one of those that an unbroken run has; if not, a run was
+      kept: whether it is one of those that an uninterrupted run has; if not, a run was
         stopped there.
       validated: whether the step was validated.
       value: of the validation, None where it is not finite.
-      owed: whether the step was to be validated, which ended in a mistake of the user.
+      owed: whether the step was to be validated, which failed because of a user error.
     """
 
     kept: bool = True
@@ -90,7 +90,7 @@ class Mark:
 
     @classmethod
     def of_checkpoint(cls, metadata: Mapping[str, Any]) -> Mark:
-        """Return that of a checkpoint; in one that has none nothing is left to do."""
+        """Return the mark of a checkpoint; if it has none, nothing is left to do."""
         return cls(**metadata.get("mark", {}))
 
 

@@ -23,7 +23,7 @@ _SEARCH = ("beam", "alpha", "length_penalty", "extra_tokens", "constrained")
 
 
 def check_writable(workdir: Path) -> None:
-    """See that what a run writes goes into its workdir and nowhere else.
+    """Check that what a run writes goes into its workdir and nowhere else.
 
     Raises:
       UserError: for a folder where a file should be, a file where a folder should be,
@@ -88,7 +88,7 @@ def write_settings(workdir: Path, settings: Config) -> None:
 def check_same_run(
     workdir: Path, old: Config, new: Config, last: int, *, steps_may_change: bool = True
 ) -> None:
-    """See that a run may go on with a configuration.
+    """Check that a run may go on with a configuration.
 
     Args:
       workdir: of the run.
@@ -115,7 +115,7 @@ def check_same_run(
 
 
 def check_unspoilt(workdir: Path, new: Config) -> None:
-    """See that a run without checkpoints, which begins anew, replaces no other one.
+    """Check that a run without checkpoints, which starts over, replaces no other one.
 
     Raises:
       UserError: if there are results or a record of training by a configuration that
@@ -161,7 +161,7 @@ def _are_changes(value: Any) -> bool:
     )
 
 
-# What is read again of a record, and what it has to be.
+# What is read back from a record, and what it must be.
 _RECORD = {
     "started": lambda value: isinstance(value, str),
     "metrics": _is_claim,
@@ -173,19 +173,20 @@ _RECORD = {
 
 
 def results_path(workdir: Path, split: str, averaged: Sequence[int]) -> Path:
-    """Return where the results of a split are kept, by the steps that were averaged."""
+    """Return where the results of a split are kept, by the averaged steps."""
     name = f"{split}_step{averaged[-1]}_average{len(averaged)}.json"
     return workdir / "results" / name
 
 
 def write_results(workdir: Path, results: Mapping[str, Any], usual: bool) -> Path:
-    """Write the results of an evaluation, the usual one of the run's end also beside.
+    """Write the results of an evaluation; the usual one also becomes results.json.
 
-    Those of the same checkpoints by another search, as the run had it before, are kept
-    under a name that tells it.
+    Earlier results of the same checkpoints by another search are kept, under a name
+    that says which.
 
     Returns:
-      The path of results.json, or of the file in ``results`` of another evaluation.
+      The path of results.json, or for another evaluation that of its file in
+      ``results``.
     """
     path = results_path(workdir, results["split"], results["averaged_steps"])
     path.parent.mkdir(exist_ok=True)
@@ -208,15 +209,15 @@ def _keep_other_search(path: Path, results: Mapping[str, Any]) -> None:
 
 
 def _search(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return by which search results were made."""
+    """Return the search by which results were made."""
     found = {key: results.get(key) for key in _SEARCH}
-    if found["constrained"] is not False:  # nothing is said of it by earlier versions
+    if found["constrained"] is not False:  # earlier versions do not record it
         del found["constrained"]
     return found
 
 
 def read_results(workdir: Path) -> dict[str, Any]:
-    """Return results.json, those of the run's end; empty where there is none.
+    """Return results.json, the results of the run's end; empty if there is none.
 
     Raises:
       UserError: if it is damaged.
@@ -230,7 +231,7 @@ def read_results(workdir: Path) -> dict[str, Any]:
 
 
 def results_of_the_end(workdir: Path, settings: Config) -> dict[str, Any]:
-    """Return results.json if it is of the run's end, else nothing.
+    """Return results.json if it is of the run's end, otherwise nothing.
 
     Raises:
       UserError: if it is damaged.
@@ -240,7 +241,7 @@ def results_of_the_end(workdir: Path, settings: Config) -> dict[str, Any]:
 
 
 def is_finished(workdir: Path, settings: Config) -> bool:
-    """Return whether a run has its final results, measured as its settings have it."""
+    """Return whether a run has its final results, measured as its settings say."""
     try:
         found = read_results(workdir)
     except UserError:

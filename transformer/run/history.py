@@ -1,7 +1,7 @@
 """metrics.jsonl: one JSON object per line, verified against what record.json claims.
 
 The claim is the size and the SHA-256 of the lines that were there when the record was
-written. Lines are only added after that, so the claim stays true of the beginning; and
+written. After that, lines are only added, so the claim stays true of the beginning;
 before lines are cut off, a record that claims less is written.
 """
 
@@ -40,10 +40,10 @@ class History:
         Args:
           workdir: folder of the run; it exists.
           step: of the checkpoint that the run resumes from.
-          record: writes the claim to what is kept down, before the rest is cut off.
+          record: writes down the claim about what is kept, before the rest is cut off.
 
         Raises:
-          UserError: if the lines are not those that were written, or lie elsewhere.
+          UserError: if the lines are not those that were written, or are elsewhere.
         """
         path = workdir / _NAME
         with contextlib.ExitStack() as opened:
@@ -68,7 +68,7 @@ class History:
         self._bytes += len(content)
 
     def claim(self) -> Claim:
-        """Return what record.json says of the lines, once they outlive a power cut."""
+        """Return what record.json says of the lines, once they survive a power cut."""
         os.fsync(self._file.fileno())
         return {"bytes": self._bytes, "sha256": self._digest.hexdigest()}
 
@@ -81,7 +81,7 @@ def read_metrics(workdir: Path) -> list[dict[str, Any]]:
     """Return the lines of metrics.jsonl in order, without one truncated by a kill.
 
     Raises:
-      UserError: if they are not those that were written, or a line is no metrics.
+      UserError: if they are not those that were written, or a line is not metrics.
     """
     path = workdir / _NAME
     claim = folder.read_record(workdir).get("metrics")
@@ -142,7 +142,7 @@ def _verify(path: Path, content: bytes, claim: Claim | None) -> None:
 
 
 def _whole_lines(content: bytes) -> list[tuple[int, bytes]]:
-    """Return the lines with their numbers, but for one that a kill broke off."""
+    """Return the lines with their numbers, except one that a kill broke off."""
     return [*enumerate(content.split(b"\n")[:-1], 1)]
 
 

@@ -28,7 +28,7 @@ class Keeper:
 
     Attributes:
       settings: the configuration as the user wrote it.
-      sizes: those that followed the device, see ``parallel.sizes``.
+      sizes: those chosen for the device, see ``parallel.sizes``.
       workdir: folder of the run.
       mesh: of the devices.
       model: whose layers the state may have stacked; checkpoints have them apart.
@@ -36,8 +36,8 @@ class Keeper:
       checkpoints: of the run.
       vocabulary: digest of the vocabulary.
       checksums: of the data.
-      init: what record.json says of the run that parameters are taken from, None where
-        all are drawn; that of the checkpoint where the run is resumed.
+      init: what record.json says of the run that parameters are taken from, None if all
+        are drawn; from the checkpoint if the run is resumed.
     """
 
     settings: Config
@@ -148,7 +148,7 @@ class Keeper:
 
 
 def _changes(saved: Any, settings: Config) -> dict[str, list[Any]]:
-    """Return what the configuration of a checkpoint and that of the run have apart."""
+    """Return how the configuration of a checkpoint differs from that of the run."""
     old = config.flatten(config.resolve_saved(saved))
     new = config.flatten(settings)
     return {key: [old.get(key), new[key]] for key in new if old.get(key) != new[key]}

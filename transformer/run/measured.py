@@ -1,4 +1,4 @@
-"""What runs measured on a test set, and whether they can stand side by side."""
+"""What runs measured on a test set, and whether they can be compared."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ class Measured:
       record: record.json.
       results: results.json; with "kept" in place of sentences where it was saved as a
         small file, see ``paper.kept``.
-      checkpoint: whose results these are, "average" where checkpoints were averaged,
-        else "best" or "last" as ``decode.checkpoint`` says: those that ``translate``
-        takes.
+      checkpoint: whose results these are, "average" if checkpoints were averaged,
+        otherwise "best" or "last" as ``decode.checkpoint`` says: those that
+        ``translate`` uses.
     """
 
     folder: Path
@@ -119,7 +119,7 @@ def read_any(path: Path) -> Measured:
       path: a workdir, or its ``results.json``, or a file of its ``results``.
 
     Raises:
-      UserError: as ``read``, and for a file that is no such one.
+      UserError: as ``read``, and for a file that is none of these.
     """
     if not path.is_file():
         return read(path)
@@ -143,7 +143,7 @@ def _measured(workdir: Path, settings: Config, results: Mapping[str, Any]) -> Me
 
 
 def _with_sentences(found: Measured, path: Path) -> Measured:
-    """See that results have sentences; return them."""
+    """Check that results have sentences; return them."""
     try:
         _ = found.sources, found.references, found.translations
     except (KeyError, TypeError) as error:
@@ -155,7 +155,7 @@ def _with_sentences(found: Measured, path: Path) -> Measured:
 
 
 def check_same_test_set(runs: Sequence[Measured]) -> None:
-    """See that runs were measured on the same sentences, by the same measure.
+    """Check that runs were measured on the same sentences, by the same measure.
 
     Raises:
       UserError: for two that were not, by their names.
@@ -171,7 +171,7 @@ def check_same_test_set(runs: Sequence[Measured]) -> None:
 
 
 def _difference(first: Measured, second: Measured) -> str:
-    """Return in what two test sets differ, "" where in nothing."""
+    """Return in what two test sets differ, "" if in nothing."""
     if "kept" in first.results or "kept" in second.results:
         pairs = zip(first.test_set.items(), second.test_set.values(), strict=True)
         unlike = [name for (name, one), other in pairs if one != other]

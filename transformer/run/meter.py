@@ -13,8 +13,8 @@ import jax
 from transformer.config import Config, UserError
 from transformer.run.records import Records
 
-LARGEST = 700  # nats per token; the exponential of more is no number
-_TIMED = 20  # steps that say how fast the others will be
+LARGEST = 700  # nats per token; the exponential of more counts as infinite
+_TIMED = 20  # steps that show how fast the others will be
 
 
 class Meter:
@@ -22,8 +22,8 @@ class Meter:
 
     Args:
       settings: the configuration of the run.
-      records: are written.
-      tokens: target tokens of the steps before.
+      records: where metrics are written.
+      tokens: target tokens of earlier steps.
 
     Attributes:
       tokens: target tokens of all steps that were read.
@@ -36,11 +36,11 @@ class Meter:
         self.restart()
 
     def restart(self) -> None:
-        """Start the clock anew: what came between is no training."""
+        """Restart the clock: what came in between was not training."""
         self._timed, self._since = 0, time.monotonic()
 
     def add(self, step: int, metrics: dict[str, jax.Array]) -> None:
-        """Take the metrics of a step that is under way, after those before are read."""
+        """Take the metrics of a step that is under way, after reading those before."""
         self._unread = step, metrics
 
     def read(self) -> None:
@@ -131,12 +131,12 @@ class Pace:
 
 
 def perplexity(nll: float) -> float:
-    """Return the exponential of nats per token, infinity where it is no number."""
+    """Return the exponential of nats per token, infinity from ``LARGEST`` on."""
     return math.exp(nll) if not nll >= LARGEST else math.inf
 
 
 def diverged(problem: str) -> UserError:
-    """Return the error of a run that diverged, with what helps against that."""
+    """Return the error of a run that diverged, with what helps against it."""
     return UserError(
         f"{problem}; lower optimizer.scale, raise optimizer.warmup, set "
         "optimizer.clip_norm, or try model.dtype=float32"

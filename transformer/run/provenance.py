@@ -49,7 +49,7 @@ def write_run_record(
       vocabulary_digest: of the tokenizers.
       checksums: by split, of the data.
       tokens: target tokens, padding not counted, that training has seen so far.
-      sizes: that were taken where the configuration leaves them to the device.
+      sizes: those chosen where the configuration leaves them to the device.
       metrics: size and digest of metrics.jsonl, see ``history.py``.
       changes: of the configuration, each with the step after which it holds.
       init: of the run that parameters were taken from, None where all were drawn.
@@ -82,9 +82,9 @@ def write_run_record(
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Return the versions of Python, of this package and of those that compute.
+    """Return the versions of Python, of this package and of the packages that compute.
 
-    For an accelerator its libraries are among them: CUDA, cuDNN, libtpu.
+    For an accelerator they include its libraries: CUDA, cuDNN, libtpu.
     """
     found = {
         "python": platform.python_version(),
@@ -112,7 +112,7 @@ def _devices() -> list[str]:
 
 
 def machine() -> dict[str, Any]:
-    """Return what beside the program decides its speed and the last digits of numbers.
+    """Return what besides the program decides its speed and the last digits of numbers.
 
     Returns:
       By name: all devices, the versions of what computes, the driver of a GPU (None
@@ -139,7 +139,7 @@ def machine() -> dict[str, Any]:
 
 
 def _operands(dtype: str) -> str:
-    """Return what the products of a model of this dtype take on this device."""
+    """Return which dtype product operands have for a model dtype on this device."""
     import jax
 
     from transformer.nn import hardware

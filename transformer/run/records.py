@@ -23,7 +23,7 @@ class Records:
     """The metrics and the progress of one run; a context manager.
 
     ``metrics.jsonl`` holds one JSON object per line, in the order of the steps. A run
-    that was killed and resumed ends with the same lines as one that was not, but for
+    that was killed and resumed ends with the same lines as one that was not, except for
     the keys of ``timing``. A number that is not finite is written as null.
     """
 
@@ -70,8 +70,8 @@ class Records:
     ) -> None:
         """Write one line of metrics.jsonl and the same numbers for TensorBoard.
 
-        Write the lines of a step before its checkpoint is saved; else a kill between
-        the two loses them.
+        Write the lines of a step before its checkpoint is saved; otherwise a kill
+        between the two loses them.
 
         Args:
           step: number of updates made; never less than that of the line before.

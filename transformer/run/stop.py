@@ -13,7 +13,7 @@ from transformer.parallel import hosts
 
 @contextlib.contextmanager
 def handled(numbers: Iterable[int], handler: Callable[[int, Any], None]) -> Iterator:
-    """Handle signals inside a ``with`` block, and give them back after it.
+    """Handle signals inside a ``with`` block, and restore the handlers after it.
 
     Outside the main thread, where Python allows no handlers, this does nothing.
 
@@ -34,11 +34,11 @@ def handled(numbers: Iterable[int], handler: Callable[[int, Any], None]) -> Iter
 def unless_closed(
     log: Callable[[str], None], closed: Callable[[BrokenPipeError], None]
 ) -> Callable[[str], None]:
-    """Return a log that tells, in place of raising it, that its reader went away.
+    """Return a log that reports that its reader went away, instead of raising.
 
     Args:
       log: takes lines; ``train | head`` closes it.
-      closed: is told once; the lines that follow are dropped.
+      closed: is called once; the lines that follow are dropped.
     """
     gone = False
 
@@ -70,7 +70,7 @@ class Signals:
         self._handled.__exit__(*error)
 
     def decisive(self) -> bool:
-        """Say whether one came and no other process has to agree."""
+        """Return whether one came and no other process needs to agree."""
         return bool(self.received) and not hosts.several()
 
     def _receive(self, number: int, frame: Any) -> None:

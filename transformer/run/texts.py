@@ -11,10 +11,10 @@ from transformer.files.lines import one_line
 
 
 def line_of(data: Data, translation: str) -> str:
-    """Return a translation as one line: what ends a line in it becomes a space.
+    """Return a translation as one line: line ends in it become spaces.
 
-    A tree is one line already. Its words are those of the source line, in which only
-    ASCII white space parts two: what Unicode alone takes for a line end stays.
+    A tree is one line already. Its words are those of the source line, which only ASCII
+    white space separates: what only Unicode takes for a line end stays.
     """
     return translation if data.source == "trees" else one_line(translation)
 
@@ -35,7 +35,7 @@ def write(
       folder: is made if absent.
       data: names the languages.
       sources: one text per sentence.
-      references: likewise.
+      references: one text per sentence.
       translations: by what was evaluated, "last", "best" or "average".
     """
     source, target = data.source_language, data.target_language

@@ -1,1 +1,1 @@
-"""What one does beside a run: compare, measure, check, plan."""
+"""Tools beside a run: compare, measure, check, plan."""

@@ -1,4 +1,4 @@
-"""Self-checks of a model: the mistakes that other reproductions made, looked for."""
+"""Self-checks of a model for mistakes that other reproductions made."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from transformer.objective import batch_sums
 from transformer.parallel import sizes
 from transformer.run.records import announce
 
-# Float32 sums taken in another order differ by some units in the last place, 1.2e-7 of
-# the largest number, a product; a leak moves logits by a good part of their size.
+# Float32 sums in another order differ by some units in the last place, 1.2e-7 of the
+# largest number, per product; a leak moves logits by a good part of their size.
 TOLERANCE = 1e-4
 
 _ROWS, _SOURCE, _TARGET = 4, 9, 20  # more than a block of the cache holds
 
 
 class Subject(NamedTuple):
-    """The model that is looked at, in float32, and random sentences or vectors."""
+    """The model under test, in float32, and random sentences or vectors."""
 
     settings: Config
     model: Model
     params: Any
     source: np.ndarray  # (B, S), of vectors (B, S, 1 + F), of different lengths
-    target: np.ndarray  # (B, T), likewise
+    target: np.ndarray  # (B, T), also of different lengths
 
     def logits(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         """Return the logits of whole targets, (B, T, V)."""
@@ -75,7 +75,7 @@ def batch_dependence(it: Subject) -> float:
 
 
 def cached_decoding(it: Subject) -> float:
-    """Decode token by token with the cache; as the whole target at once."""
+    """Decode token by token with the cache; compare with the whole target at once."""
     parents = jnp.zeros((_ROWS, 1), jnp.int32)
 
     @jax.jit
@@ -95,7 +95,7 @@ def cached_decoding(it: Subject) -> float:
 
 
 def beam_of_one(it: Subject) -> float:
-    """Search with a beam of 1; the share of other tokens than greedy search finds."""
+    """Search with a beam of 1; return the share of tokens unlike greedy search's."""
     length = 12
     limits = jnp.full((_ROWS,), length)
     penalty = decode.length_penalty(

@@ -1,6 +1,7 @@
-"""What vendors print of their accelerators: rates and memory, for bounds and shares.
+"""What vendors print about their accelerators: rates and memory, for bounds and shares.
 
-No measurement: what a device reaches is beside it wherever it is printed.
+These are not measurements: wherever they are printed, what a device reaches is beside
+them.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class Datasheet(NamedTuple):
 
 _GB, _GIB = 1e9, 2.0**30
 
-# By `jax.Device.device_kind`. Vendors often print rates for matrices half of zeros:
-# these are without, half of what is printed.
+# By `jax.Device.device_kind`. Vendors often print rates for matrices that are half
+# zeros: these are without zeros, half of what is printed.
 DATASHEETS = {
     # cloud.google.com/tpu/docs/v2 ... v6e, "key specifications". JAX sees each of the
     # two cores of a v2 or v3 chip as a device.
@@ -61,7 +62,7 @@ DATASHEETS = {
     "NVIDIA B200": Datasheet(2250e12, 8e12, 180 * _GB),
 }
 
-# Short names of the same, as accelerators are called when they are rented.
+# Short names of the same, as used when renting accelerators.
 TARGETS = {
     "v2": "TPU v2",
     "v3": "TPU v3",
@@ -78,7 +79,7 @@ TARGETS = {
     "b200": "NVIDIA B200",
 }
 
-# Newer names of one kind of device under which some versions of libtpu report it.
+# Newer names under which some versions of libtpu report a kind of device.
 _ALSO = {"TPU v5e": "TPU v5 lite", "TPU v5p": "TPU v5", "TPU v6e": "TPU v6 lite"}
 
 

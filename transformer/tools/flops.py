@@ -25,9 +25,9 @@ from transformer.nn.attention_window import pays
 def traced(function: Callable[..., Any], *args: Any) -> int:
     """Count the operations of a function's products and convolutions, from its jaxpr.
 
-    A ``scan`` counts as often as it runs; a ``while``, whose length no trace tells,
-    once; of the branches of a ``cond`` the most expensive one; of a kernel what it
-    says itself.
+    A ``scan`` counts as often as it runs; a ``while``, whose length is not in the
+    trace, counts once; a ``cond`` counts as its most expensive branch; a kernel counts
+    as what it reports itself.
 
     Args:
       function: is traced, not run.
@@ -62,7 +62,7 @@ def _of_jaxpr(jaxpr: core.Jaxpr) -> int:
 
 
 def is_product(equation: core.JaxprEqn) -> bool:
-    """Say whether an equation is a product of matrices or a convolution."""
+    """Return whether an equation is a product of matrices or a convolution."""
     return equation.primitive.name in ("dot_general", "conv_general_dilated")
 
 
@@ -88,9 +88,9 @@ def _of_product(equation: core.JaxprEqn) -> int:
     return 2 * math.prod(result) * summed
 
 
-# cuDNN's attention, and how many products of each of its two kinds it is due: forward
-# Q K^T and P V; backward dQ, dK and dP, dV. That the backward kernel makes Q K^T anew
-# is its own affair: written-out attention keeps it.
+# cuDNN's attention, and how many products of each of its two kinds count: forward
+# Q K^T and P V; backward dQ, dK and dP, dV. That the backward kernel recomputes Q K^T
+# does not count: written-out attention keeps it.
 _KERNELS = {
     f"dot_product_attention_{way}{wrapper}": products
     for way, products in (("fwd", 1), ("bwd", 2))
@@ -113,16 +113,16 @@ def _of_kernel(equation: core.JaxprEqn) -> int:
 def forward(settings: config.Model, source: int, target: int, vocabulary: int) -> int:
     """Count the operations of one sentence pair through a model, all words given.
 
-    Of a Transformer by formula, ``2 * (products with parameters + 2 products an
+    A Transformer is counted by formula, ``2 * (products with parameters + 2 products an
     attention)``, each a sum over positions; see Table 1 for the terms in n^2 d and
-    n d^2. An additive score, ``tanh(..) . v``, is as many products as ``q . k``, a
-    general one transforms each query first; relative positions have 2 more in each
-    self-attention, of positions and 2 k + 1 labels, or 2 n of n positions where none is
-    clipped; disentangled ones 2 in the encoder,
-    of positions and 2 S - 1 distances, and 2 that project these. A window is counted as
-    blocks of its size where they pay. Of a ByteNet, whose grid is no polynomial of S,
-    by formula too, ``2 (4 + k) d^2`` a block and column. Of any other model in the
-    traced forward pass, loops as often as they run.
+    n d^2. An additive score, ``tanh(..) . v``, has as many products as ``q . k``; a
+    general one transforms each query first. Relative positions have 2 more in each
+    self-attention, of positions and 2 k + 1 labels, or 2 n of n positions if none is
+    clipped; disentangled ones have 2 in the encoder, of positions and 2 S - 1
+    distances, and 2 that project these. A window is counted as blocks of its size where
+    they pay. A ByteNet, whose grid is not a polynomial of S, is counted by formula too,
+    ``2 (4 + k) d^2`` per block and column. Any other model is counted in the traced
+    forward pass, loops as often as they run.
 
     Args:
       settings: sizes.
@@ -185,7 +185,7 @@ def _pairs(c: config.Transformer, kind: str, length: int, blocks: int) -> int:
       c: sizes and choices.
       kind: whose self-attention it is, "encoder" or "decoder".
       length: n.
-      blocks: of keys that a block of queries meets.
+      blocks: how many blocks of keys a block of queries meets.
     """
     every, w = length**2, c.window
     if not w or biased(c, kind):
@@ -215,8 +215,8 @@ _LEAST = 2  # length of the shortest sentence that is traced
 def _differences(settings: config.Model) -> tuple[tuple[int, ...], ...]:
     """Return differences by S and T of what a pair takes up to the output matrix.
 
-    They are those of a polynomial of degree 2 in S and in T, which a model without more
-    than a product of all positions with all is.
+    They determine the count, a polynomial of degree 2 in S and in T, for any model with
+    no more than products of all positions with all positions.
     """
     lengths = range(_LEAST, _LEAST + 3)
     counts = [[_up_to_output(settings, s, t) for t in lengths] for s in lengths]
@@ -254,7 +254,7 @@ def _polynomial(differences: Sequence[Sequence[int]], source: int, target: int) 
 
 def _up_to_output(settings: config.Model, source: int, target: int) -> int:
     """Count what a pair takes up to the output matrix, from the trace."""
-    vocabulary = 8  # looking up an embedding is no product
+    vocabulary = 8  # looking up an embedding is not a product
     model = models.MODELS[settings.kind].Model(settings, vocabulary, vocabulary)
     ids = [jax.ShapeDtypeStruct((1, n), jnp.int32) for n in (source, target)]
     return traced(
@@ -273,12 +273,12 @@ def sequential_steps(
     heads do side by side is one step; attention and readout belong to their step.
 
     * Transformer: N of the encoder, and N of the decoder for each token written; with
-      all words given N of the decoder in all.
+      all words given, N of the decoder in all.
     * Recurrent: one for each token read by each layer of the encoder; for each token
-      written as many as the decoder has cells one after the other: the layers of
+      written, as many as the decoder has cells one after the other: the layers of
       "luong" and "gnmt", 2 of "cgru", else 1. Words that are given save no step.
-    * ConvS2S: as of a Transformer, with the layers that each side has.
-    * ByteNet: as a Transformer, of whose layers its blocks take the place.
+    * ConvS2S: as for a Transformer, with the layers that each side has.
+    * ByteNet: as for a Transformer, with blocks in place of layers.
 
     Args:
       settings: of the model.
@@ -288,7 +288,7 @@ def sequential_steps(
         the next, as in translation.
 
     Raises:
-      UserError: for a kind of model of which this is not known.
+      UserError: for a kind of model for which this is not known.
     """
     if isinstance(settings, config.Transformer):
         return settings.layers + settings.depth * (1 if given else target)
@@ -318,8 +318,8 @@ def train_step(
 ) -> int:
     """Count the operations of an update: each product has two more backward.
 
-    What a backward pass makes again is its own affair: recurrent models the energies
-    and the sums of attention.
+    What a backward pass recomputes does not count: the energies and the sums of
+    attention in recurrent models.
 
     Args:
       settings: sizes.
@@ -340,8 +340,8 @@ def configured_step(
 ) -> int:
     """Count the operations of an update as a run makes it.
 
-    ``train_step`` and what ``parallel.remat`` makes again, for each pass over the
-    batch (``loss.passes``).
+    ``train_step`` and what ``parallel.remat`` recomputes, for each pass over the batch
+    (``loss.passes``).
 
     Args:
       settings: of the run.
@@ -363,10 +363,10 @@ def recomputed(settings: config.Model, source: int, target: int, remat: str) -> 
       settings: sizes.
       source: S.
       target: T.
-      remat: ``parallel.remat``; "layers": both stacks, of ConvS2S what later products
-        need of them; "dots": in each attention the products with no parameter,
-        ``h (d_k + d_v) n m`` of n queries and m keys, or labels of distances, of which
-        a ByteNet has none.
+      remat: ``parallel.remat``; "layers": both stacks, in ConvS2S what later products
+        need of them; "dots": in each attention the products without parameters,
+        ``h (d_k + d_v) n m`` of n queries and m keys, or labels of distances; a ByteNet
+        has none.
 
     Returns:
       Operations, 2 per multiply-add.

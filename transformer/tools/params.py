@@ -1,4 +1,4 @@
-"""Every parameter of a configuration, and who holds what of it."""
+"""Every parameter of a configuration, and how it is sharded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def parameter_table(settings: config.Config) -> str:
     """Describe every parameter of a configuration without making any.
 
     Args:
-      settings: the configuration; the devices need not be there, and where
+      settings: the configuration; the devices need not be there, and if
         ``parallel.data`` is -1 there is one replica.
 
     Returns:

@@ -23,10 +23,11 @@ class Made(NamedTuple):
     """What a split has.
 
     Attributes:
-      images: how many of scikit-learn's 1,797 its strips are made of, and no other's.
+      images: how many of scikit-learn's 1,797 its strips are made of; no other split
+        has them.
       strips: how many there are.
-      digits: of a number, at most.
-      least: digits of a number, at least.
+      digits: the most digits of a number.
+      least: the fewest digits of a number.
       moved: pixels that an image may be moved by, up or down, and slanted by, to the
         left or to the right.
     """
@@ -44,7 +45,7 @@ SPLITS = {
     "validation": Made(100, 300),
     "test": Made(400, 1_000),
 }
-_GAP = 3  # most empty columns before, between and behind images
+_GAP = 3  # most empty columns before, between and after images
 
 
 def write(
@@ -53,8 +54,8 @@ def write(
     """Write strips of all splits: ``SPLIT/00000.npy`` and line 0 of ``SPLIT.txt``, ...
 
     A strip is some of the 8 x 8 images side by side, the digits of a number, with 0 to
-    3 empty columns before, between and behind them. A frame is a column of it: 8 pixels
-    from 0 to 1. The images are parted at random: no image of one split is in another.
+    3 empty columns before, between and after them. A frame is a column of it: 8 pixels
+    from 0 to 1. The images are split at random: no image of one split is in another.
 
     Args:
       folder: to be made.
@@ -101,7 +102,7 @@ def _new_folder(place: Path) -> Path:
 
 
 def _number(made: Made, draw: np.random.Generator) -> int:
-    """Draw a number: its length is drawn first, as likely as any other."""
+    """Draw a number: its length first, all lengths equally likely."""
     digits = int(draw.integers(made.least, made.digits + 1))
     return int(draw.integers(10 ** (digits - 1) if digits > 1 else 0, 10**digits))
 
@@ -118,7 +119,7 @@ def _strip(images: np.ndarray, moved: int, draw: np.random.Generator) -> np.ndar
 def _moved(image: np.ndarray, down: int, slant: int) -> np.ndarray:
     """Move an image (8, 8) down, its top to the right and its foot to the left.
 
-    What leaves the image is lost, what comes in is empty.
+    What leaves the image is lost; what comes in is empty.
     """
     edge = max(abs(down), abs(slant))
     padded, middle = np.pad(image, edge), (SIZE - 1) / 2

@@ -1,7 +1,7 @@
-"""Accelerators that a program is compiled for where there is none.
+"""Accelerators that programs are compiled for on machines without one.
 
 libtpu compiles for any TPU, on any Linux machine with an x86-64 processor; the package
-is that of the extra ``tpu``. For CUDA a program is lowered only: its compiler tries
+is that of the extra ``tpu``. For CUDA a program is only lowered: its compiler tries
 kernels on the card.
 """
 
@@ -23,7 +23,7 @@ class Chip(NamedTuple):
     peak: float  # operations per second on bfloat16, 2 per multiply-add
     bandwidth: float  # bytes per second, to and from the main memory
     memory: float  # bytes that a program may use: what libtpu's compiler allows
-    each: int = 1  # devices of a chip
+    each: int = 1  # devices per chip
 
 
 def _chip(name: str, allowed: float, each: int = 1, per_chip: bool = False) -> Chip:
@@ -32,7 +32,7 @@ def _chip(name: str, allowed: float, each: int = 1, per_chip: bool = False) -> C
     Args:
       name: a short one.
       allowed: 2^30 bytes that libtpu's compiler allows a program.
-      each: devices of a chip.
+      each: devices per chip.
       per_chip: whether the datasheet's rates are those of a chip, not of a device.
     """
     sheet = datasheets.find(name)
@@ -66,7 +66,7 @@ _CORES = (
     "of its own here, so that values per device are those of half a chip"
 )
 
-# By the names of Cloud TPU: those of v3, v4 and v5p count cores, two a chip.
+# By the names of Cloud TPU: those of v3, v4 and v5p count cores, two per chip.
 TARGETS = {
     "v3-8": Target("v3", "2x2"),
     "v4-8": Target("v4", "2x2x1", _CORES),
@@ -88,7 +88,7 @@ TARGETS = {
 
 
 def has_compiler() -> bool:
-    """Say whether libtpu is here."""
+    """Return whether libtpu is here."""
     given = os.environ.get("TPU_LIBRARY_PATH")
     return bool(given) or importlib.util.find_spec("libtpu") is not None
 
@@ -108,7 +108,7 @@ def devices(name: str) -> Sequence[Any]:
             "here; on Linux with an x86-64 processor it comes with pip install -e "
             '".[tpu]"'
         )
-    # Without these libtpu looks for the machine's TPU, complains of its absence on
+    # Without these, libtpu looks for the machine's TPU, complains of its absence on
     # standard error, writes logs to /tmp, and lets one process at a time load it.
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")

@@ -34,8 +34,8 @@ class Case:
       sizes: rows of the source's and of the target's table.
       shape: (R, S, T) of the global batch; for a search R sentences of all devices, at
         most S tokens each, of a translation T.
-      devices: that ``settings.parallel`` arranges; for a search those that share the
-        sentences.
+      devices: those that ``settings.parallel`` arranges; for a search those that share
+        the sentences.
       hardware: that the program is for, None = that of the devices.
     """
 
@@ -130,19 +130,19 @@ def _attention(
     model: config.Transformer, hardware: Hardware, lengths: tuple[int, int], kind: str
 ) -> str:
     source, target = lengths
-    searched = kind == "search"  # whose decoder reads a cache, written out
+    searched = kind == "search"  # whose decoder reads a cache, unfused
     side, length = ("encoder", source) if searched else ("decoder", target)
     padded: Any = jax.ShapeDtypeStruct((1, length), jnp.int32) if searched else None
     mask = Mask(padded, causal=not searched, window=model.window)
     kernel = sublayers.attention_kernel(model, hardware, (length, length), mask, side)
-    # Weights that are dropped have to be there.
+    # Weights have to be there to be dropped.
     if not kernel or (kind == "train" and model.attention_dropout > 0):
-        return "written out"
+        return "unfused"
     return f"one kernel, {kernel}" + " in the encoder" * searched
 
 
 def compile_anew(traced: jax.stages.Traced) -> Any:
-    """Compile a program without the cache, whose entries tell no memory."""
+    """Compile a program without the cache, whose entries do not report memory."""
     name = "jax_enable_compilation_cache"
     before = getattr(jax.config, name)
     jax.config.update(name, False)
@@ -153,7 +153,7 @@ def compile_anew(traced: jax.stages.Traced) -> Any:
 
 
 def _of_jit(case: Case) -> Case:
-    """Return the case as one program of one batch a step."""
+    """Return the case as one program with one batch per step."""
     spread = dataclasses.replace(case.settings.parallel, how="jit")
     batch = dataclasses.replace(case.settings.batch, lengths=1)
     settings = dataclasses.replace(case.settings, parallel=spread, batch=batch)

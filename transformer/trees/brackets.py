@@ -37,13 +37,13 @@ CLOSE = Close()
 Node = Open | Word | Close
 Tree = tuple[Node, ...]
 
-# Only what ASCII calls white space parts two tokens: a word may hold any other.
+# Only ASCII white space separates two tokens: a word may hold any other.
 _TOKEN = re.compile(r"[()]|[^()\t\n\v\f\r ]+")
 _SPACE = re.compile(r"[\t\n\v\f\r ]+")
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of a sentence, which ASCII white space parts."""
+    """Return the words of a sentence, which ASCII white space separates."""
     return [word for word in _SPACE.split(text) if word]
 
 
@@ -61,7 +61,7 @@ def split_tags(sentence: str, name: object) -> tuple[str, list[str]]:
     """Return the words of ``word_TAG word_TAG``, a space between two, and the tags.
 
     Args:
-      sentence: whose words have a tag behind their last ``_``.
+      sentence: whose words have a tag after their last ``_``.
       name: of the line, for messages.
 
     Raises:
@@ -133,7 +133,7 @@ def parse(text: str, name: object = "tree") -> Tree:
 class _Reader:
     """Tokens to trees: one at a time, with a stack of what is open.
 
-    Its user sets ``line`` where there are lines; 0: messages name none.
+    Its user sets ``line`` if there are lines; with 0, messages name none.
     """
 
     def __init__(self, name: object) -> None:

@@ -71,7 +71,7 @@ def index(number: Number) -> Number:
 
 
 def of_every_vocabulary(form: Form) -> set[Symbol]:
-    """Return symbols that are needed even where training trees have none of them.
+    """Return symbols that are needed even if training trees do not have them.
 
     They are the indices of sentences longer than those that were trained on.
     """
@@ -164,11 +164,11 @@ def build(
 ) -> tuple[Tree, collections.Counter[str]]:
     """Return the tree that symbols write over given words, whatever the symbols are.
 
-    What is no tree is repaired: an end closes the constituent that was opened last, one
-    too many is ignored, and so are unknown symbols; words come in their order, whatever
+    What is not a tree is repaired: an end closes the constituent that was opened last;
+    surplus ends and unknown symbols are ignored; words come in their order, whatever
     their indices; surplus ones are dropped, missing ones appended to the outermost
-    constituent; all is closed in the end; constituents without words vanish; where the
-    outermost is not one constituent an ``S`` is put around all.
+    constituent; everything is closed at the end; constituents without words vanish; if
+    the outermost is not a single constituent, an ``S`` is put around everything.
 
     Args:
       form: of the symbols.
@@ -196,7 +196,7 @@ def build(
 
 
 class _Maker:
-    """Makes a tree of symbols."""
+    """Makes a tree from symbols."""
 
     def __init__(self, words: Sequence[str], repairs: collections.Counter[str]) -> None:
         self._words, self._repairs = words, repairs

@@ -1,1 +1,1 @@
-"""The parts of ``on_accelerator.py``: what it measures, where, and what it says."""
+"""The parts of ``on_accelerator.py``: what it measures, where, and what it reports."""

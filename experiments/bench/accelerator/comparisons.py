@@ -1,4 +1,4 @@
-"""Pieces that compare: with a CPU, with what is written out, with a run unbroken."""
+"""Pieces that compare with a CPU, written-out attention, or an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DETERMINISTIC = "--xla_gpu_deterministic_ops=true"  # reductions, scatters, cuDN
 
 
 def fused(place: Place) -> dict[str, Any]:
-    """Compare the fused attention and its gradients with attention written out."""
+    """Compare the fused attention and its gradients with unfused attention."""
     cases = place.inside("attention")
     if "skipped" in cases:
         raise Skipped(cases["skipped"])
@@ -87,7 +87,7 @@ def resume(place: Place) -> dict[str, Any]:
 
 
 def deterministic() -> dict[str, str]:
-    """Return the environment in which XLA takes deterministic kernels only."""
+    """Return the environment in which XLA uses only deterministic kernels."""
     given = os.environ.get("XLA_FLAGS", "")
     return {"XLA_FLAGS": f"{given} {DETERMINISTIC}".strip()}
 

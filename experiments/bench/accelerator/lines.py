@@ -1,4 +1,4 @@
-"""What the section says of each piece: lines of Markdown from what was measured."""
+"""What the section says about each piece: Markdown lines from its measurements."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ def peaks_lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 def attention_lines(found: Mapping[str, Any]) -> Iterator[str]:
     """Write a line for each case of the fused attention."""
-    yield "| attention | taken | fused - float32 | written out - float32 | |"
+    yield "| attention | taken | fused - float32 | unfused - float32 | |"
     yield "|---|---|---:|---:|---|"
     for name, case in found["cases"].items():
-        taken = "fused" if case["taken"] else "written out"
+        taken = "fused" if case["taken"] else "unfused"
         verdict = "pass" if case["passed"] else "**FAIL**"
         if "refused" in case:
             yield f"| {name} | {taken} | refused: {case['refused']} | | {verdict} |"
             continue
-        most = [max(case[kind].values()) for kind in ("fused", "written out")]
+        most = [max(case[kind].values()) for kind in ("fused", "unfused")]
         yield f"| {name} | {taken} | {most[0]:.1e} | {most[1]:.1e} | {verdict} |"
 
 
@@ -80,7 +80,7 @@ def scores_lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def resume_lines(found: Mapping[str, Any]) -> Iterator[str]:
-    """Write where a resumed run parts from one that was not stopped."""
+    """Write where a resumed run diverges from an uninterrupted one."""
     for flags, one in found["runs"].items():
         end = "the same bits as a run never stopped."
         if not one["same"]:
@@ -93,11 +93,11 @@ def resume_lines(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def steps_lines(config: str, steps: int) -> Lines:
-    """Return what writes a line for each variant of a training step.
+    """Return a function that writes a line for each variant of a training step.
 
     Args:
       config: "base" or "big".
-      steps: of its whole training, whose hours are told.
+      steps: number of steps of a full training run, whose hours are reported.
     """
 
     def lines(found: Mapping[str, Any]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The pieces by name: how long each takes, what measures it, what writes of it."""
+"""The pieces by name: how long each takes, what measures it, what reports it."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Piece(NamedTuple):
     """One of the measurements.
 
     Attributes:
-      minutes: that it takes on an H200, by estimate.
-      run: measures.
-      lines: writes what was measured, for the section.
+      minutes: estimated minutes on an H200.
+      run: takes the measurements.
+      lines: writes the measurements for the section.
     """
 
     minutes: float

@@ -24,7 +24,7 @@ _LAST_LINES = 15  # of a command that failed
 
 
 class Failed(Exception):
-    """A command ended otherwise than it should."""
+    """A command did not end as it should."""
 
 
 class Skipped(Exception):
@@ -36,11 +36,11 @@ class Place:
     """Where and how large a piece is measured; runs its commands.
 
     Attributes:
-      folder: for results.
-      scale: how large.
+      folder: where results go.
+      scale: how large everything is.
       data: folder of Multi30k, segmented.
       peers: Python that has the peers.
-      ends: on ``time.monotonic``'s clock, when the piece has to be done.
+      ends: when the piece has to be done, by ``time.monotonic``.
     """
 
     folder: Path
@@ -69,7 +69,7 @@ class Place:
         return run.stdout
 
     def stop(self, how: signal.Signals, mark: str, *arguments: str, **env: str) -> None:
-        """Run a program until a line begins so, then send it a signal."""
+        """Run a program until a line starts with ``mark``, then send it a signal."""
         line = [sys.executable, *arguments]
         say(f"{' '.join(arguments)} (until {mark!r}, then {how.name})")
         process = subprocess.Popen(
@@ -130,7 +130,7 @@ class Place:
         return f"--config={ROOT / 'experiments' / name}"
 
     def corpus(self, name: str) -> str:
-        """Return the flag with which runs share a corpus."""
+        """Return the flag that makes runs share a corpus."""
         return f"--config.data.prepared={self.folder / 'corpus' / name}"
 
     def platform(self) -> str:
@@ -155,5 +155,5 @@ def _failed(what: str, arguments: Sequence[str], text: str) -> Failed:
 
 
 def say(text: str) -> None:
-    """Print a line beside the section on standard output."""
+    """Print a line on standard error: the section goes to standard output."""
     print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""How large everything is that is measured on an accelerator."""
+"""The sizes of everything that is measured on an accelerator."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ class Scale:
     Attributes:
       peak: size of square matrices, and products in a row.
       lengths: of sentences.
-      blocks: values of ``loss.block`` beside the configuration's own, by length.
-      sentences: of a search.
+      blocks: values of ``loss.block`` besides the configuration's own, by length.
+      sentences: number of sentences in a search.
       steps: of the runs that are killed and resumed.
       base, big, numbers: flags that make a configuration smaller.
       bench: flags of each bench.

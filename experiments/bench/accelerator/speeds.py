@@ -1,4 +1,4 @@
-"""Pieces that take the time: of products, of steps, of the loop, of searches."""
+"""Pieces that measure the speed of products, steps, the training loop and searches."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def steps_of(config: str, which: int) -> Callable[[Place], dict[str, Any]]:
 
     Args:
       config: "base" or "big".
-      which: of the two lengths.
+      which: index of one of the two lengths.
     """
 
     def piece(place: Place) -> dict[str, Any]:
@@ -55,8 +55,8 @@ def steps_of(config: str, which: int) -> Callable[[Place], dict[str, Any]]:
 def loop(place: Place) -> dict[str, Any]:
     """Measure the training loop of base on number words, cold and warm.
 
-    Every machine has that text. The model keeps its 37,000 ids; there are few shapes of
-    batch, because a cold start compiles each.
+    Every machine has that text. The model keeps its 37,000 ids; there are few batch
+    shapes because a cold start compiles each one.
     """
     words = flags_of(data__source="numbers", data__name="", data__train_pairs=100_000)
     words += flags_of(data__max_length=64, tokenizer__vocab_size=300, batch__shapes=3)

@@ -1,4 +1,4 @@
-"""Pieces that train to the end, and read what came of it."""
+"""Pieces that train to the end and read the results."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class Part(NamedTuple):
 
 
 def parts(split: Split, value: str, what: str) -> list[Part]:
-    """Return what ``data.train = "europarl*2#<ep>+news"`` and the like name.
+    """Return the corpora that ``data.train = "europarl*2#<ep>+news"`` names.
 
     >>> parts("train", "europarl*2#<ep>+news", "file stems")
     [Part(name='europarl', times=2, tag='<ep>'), Part(name='news', times=1, tag='')]
@@ -38,7 +38,7 @@ def parts(split: Split, value: str, what: str) -> list[Part]:
     Args:
       split: whose names they are.
       value: ``NAME[*TIMES][#TAG]``, several joined by "+".
-      what: a name is called in errors.
+      what: what errors call a name.
 
     Raises:
       UserError: for another form, and for validation or test sentences that would be

@@ -21,12 +21,12 @@ _NUMBER_PAIRS = {"train": 40_000, "validation": 500, "test": 1_000}
 class Numbers:
     """Number words of one language and of another.
 
-    As many numbers of one digit as of nine, as far as there are: the short ones are
-    the words that the long ones are made of. With ``data.test_digits`` those of the
-    test have more digits, and in both of their last two groups of three an "hundred and
-    one" or the like. Of their lengths others train that take no more words to say than
-    six digits do, "seven million, two thousand and five": else nothing would have
-    taught what follows what.
+    There are as many numbers of one digit as of nine, as far as they exist: the short
+    ones are the words that the long ones are made of. With ``data.test_digits`` the
+    test numbers have more digits, and a "hundred and one" or the like in both of their
+    last two groups of three. Other numbers of the same lengths, which take no more
+    words to say than six digits do, "seven million, two thousand and five", are
+    trained on: otherwise nothing would teach what follows what.
     """
 
     data: config.Data
@@ -36,7 +36,7 @@ class Numbers:
             words(0, language)
 
     def numbers(self, split: Split) -> Iterator[int]:
-        """Stream the distinct numbers of a split, for ever the same ones."""
+        """Stream the distinct numbers of a split, always the same ones."""
         count = _NUMBER_PAIRS[split]
         if split == "train":
             count = self.data.train_pairs or count
@@ -44,7 +44,7 @@ class Numbers:
         return itertools.islice(own, count)
 
     def _all_of(self, split: Split) -> Iterator[int]:
-        """Stream the numbers that a split may have, among those of the others."""
+        """Stream candidates for a split, still mixed with numbers of other splits."""
         usual = _whole(range(1, self.data.digits + 1))
         longer = range(self.data.digits + 1, self.data.test_digits + 1)
         if split == "train":
@@ -89,7 +89,7 @@ class _Walk(NamedTuple):
 
 
 def _whole(lengths: Iterable[int]) -> list[_Walk]:
-    """Return all numbers of so many digits."""
+    """Return a walk over all numbers of each of these lengths."""
     firsts = [(10 ** (d - 1) if d > 1 else 0, 10**d) for d in lengths]
     return [_Walk(end - first, first.__add__) for first, end in firsts]
 
@@ -107,7 +107,7 @@ def _short(lengths: Iterable[int]) -> list[_Walk]:
 
 
 def _in_groups(first: int, rests: int, index: int) -> int:
-    """Return the number of millions from ``first`` on, and of what follows them.
+    """Return the number made of millions, from ``first`` on, and of what follows them.
 
     >>> [_in_groups(7, 190_000, i) for i in (0, 99_999, 100_000, 189_999)]
     [7000000, 7999099, 7000100, 7099999]
@@ -131,7 +131,8 @@ def _numbers(walks: Iterable[_Walk]) -> Iterator[int]:
     """Stream the numbers of several walks, one of each in turn.
 
     The k-th of a walk is at k * step mod size: a step of about the golden section
-    spreads any first few evenly, and one coprime to the size visits every number.
+    spreads the first few evenly, however many, and a step coprime to the size visits
+    every number.
     """
     steps = []
     for walk in walks:
@@ -152,13 +153,14 @@ def words(number: int, language: str) -> str:
     """Return a number in words, "four hundred and twenty-one".
 
     Raises:
-      UserError: for a language that num2words does not know, or not to that number.
+      UserError: for a language that num2words does not know, or in which it cannot
+        write the number.
     """
     import num2words
 
     try:
         return num2words.num2words(number, lang=language)
-    except Exception as error:  # of many kinds where it knows a language in part
+    except Exception as error:  # many kinds, where it only half knows a language
         got = f"{language!r}"
         if not isinstance(error, NotImplementedError):
             got += f", of which it does not write {number}"

@@ -21,11 +21,11 @@ _WHAT = "names of Parquet files"
 
 @dataclasses.dataclass(frozen=True)
 class Parquet:
-    """Files of a split, each pair a row.
+    """Files of a split, one pair per row.
 
     ``data.train = "train"`` reads ``train.parquet`` of ``data.dir``, or else, by name,
-    all ``train-*.parquet``; a name that ends in ``.parquet`` may be a pattern of the
-    shell. Joining, weights and tags: ``names.parts``.
+    all ``train-*.parquet``; a name that ends in ``.parquet`` may be a shell pattern.
+    Joining, weights and tags: ``names.parts``.
 
     The texts are the fields ``translation.en`` and ``translation.de`` of two languages,
     or else the columns ``en`` and ``de``, or else what ``data.name`` names,

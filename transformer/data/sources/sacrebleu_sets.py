@@ -17,11 +17,11 @@ PREFIX = "sacrebleu:"
 
 @dataclasses.dataclass(frozen=True)
 class WithTestSets:
-    """A source, of which some splits are test sets of sacreBLEU.
+    """A source some of whose splits are test sets of sacreBLEU.
 
     ``data.test = "sacrebleu:wmt14/full"`` is newstest2014 in the direction of the two
-    languages. Nothing is downloaded: sacreBLEU's own command does that. Of several
-    references the first is taken.
+    languages. Nothing is downloaded: sacreBLEU's own command does that. If there are
+    several references, the first is used.
 
     Args:
       data: names the splits.
@@ -82,7 +82,7 @@ def with_test_sets(data: config.Data, source: Source) -> Source:
     """Return a source whose splits may be test sets of sacreBLEU.
 
     Raises:
-      UserError: if the training pairs are to be such a one.
+      UserError: if the training pairs are to be a test set.
     """
     if _is_named(data, "train"):
         raise UserError(

@@ -21,14 +21,14 @@ from transformer.files.lines import decoded
 
 @dataclasses.dataclass(frozen=True)
 class Text:
-    """Two files a split, line n of one belongs to line n of the other.
+    """Two files per split; line n of one belongs to line n of the other.
 
     ``data.train = "news+web"`` reads ``news.en`` and ``news.de`` of ``data.dir`` (or
     ``news.en.gz``, where there is no ``news.en``), then ``web.en`` and ``web.de``.
     ``"SOURCE_FILE,TARGET_FILE"`` in place of a stem names two files outright. Weights
     and tags, ``"news*2#<news>+web"``: see ``names.parts``.
 
-    What ends a line, and what is no part of its text, says ``files.lines``.
+    ``files.lines`` says what ends a line and what is not part of its text.
     """
 
     data: config.Data
@@ -77,10 +77,10 @@ class Text:
 
 
 def existing(split: Split, *candidates: pathlib.Path) -> pathlib.Path:
-    """Return the first of some files that is there.
+    """Return the first of some files that exists.
 
     Raises:
-      UserError: if none is.
+      UserError: if none does.
     """
     for path in candidates:
         if path.is_file():
@@ -112,7 +112,7 @@ def read_lines(path: pathlib.Path) -> Iterator[str]:
       path: the file; a name that ends in ``.gz`` is decompressed.
 
     Returns:
-      What stands between two ``"\n"``, see ``files.lines``.
+      The text between two ``"\n"``, see ``files.lines``.
 
     Raises:
       UserError: for invalid UTF-8, naming the line, and for files that cannot be read.
@@ -123,8 +123,8 @@ def read_lines(path: pathlib.Path) -> Iterator[str]:
 def checksum(path: pathlib.Path) -> dict[str, Any]:
     """Return lines and digests of a file, plain or .gz.
 
-    ``sha256`` is of the file as it lies, ``text_sha256`` of what a .gz holds: the
-    ``sha256`` of the same text unpacked.
+    ``sha256`` is that of the file as it is, ``text_sha256`` that of what a .gz holds:
+    the ``sha256`` of the same text unpacked.
     """
     lines, text = 0, hashlib.sha256()
     for line in _raw_lines(path):
@@ -138,7 +138,7 @@ def checksum(path: pathlib.Path) -> dict[str, Any]:
 
 
 def checksums_of(source: pathlib.Path, target: pathlib.Path) -> Checksums:
-    """Return the checksums of two files, which have to be parallel."""
+    """Return the checksums of two files, which must be parallel."""
     sums = {str(path): checksum(path) for path in (source, target)}
     _check_counts(
         source, sums[str(source)]["lines"], target, sums[str(target)]["lines"]
@@ -147,7 +147,7 @@ def checksums_of(source: pathlib.Path, target: pathlib.Path) -> Checksums:
 
 
 def parallel_lines(source: pathlib.Path, target: pathlib.Path) -> Iterator[Pair]:
-    """Stream line n of both files, which have to have as many."""
+    """Stream line n of both files, which must have the same number of lines."""
     both = itertools.zip_longest(read_lines(source), read_lines(target))
     for left, right in both:
         if left is None or right is None:

@@ -15,8 +15,8 @@ from transformer.data.sources.source import Checksums, Pair, Split, sha256
 class TensorFlowDatasets:
     """Splits of a translation builder, as array_record files.
 
-    ``data.train = "train+validation"`` joins splits; ``"train[:1000]"`` is a part. Of
-    a builder with many languages an example that lacks one of the two is no pair.
+    ``data.train = "train+validation"`` joins splits; ``"train[:1000]"`` is a part. With
+    a builder of many languages, an example that lacks one of the two is left out.
     """
 
     def __init__(self, data: config.Data):
@@ -59,7 +59,7 @@ class TensorFlowDatasets:
             )
 
     def _parts(self, split: Split) -> list[Any]:
-        """Return the data source of each part of a split, preparing them at need."""
+        """Return the data source of each part of a split, prepared if need be."""
         import tensorflow_datasets as tfds
 
         try:

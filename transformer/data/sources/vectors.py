@@ -23,8 +23,9 @@ class Vectors:
     of their names, and ``train.txt``, whose line n is the target of the n-th array;
     ``+`` joins several. A pair is the path of the array and that line.
 
-    All arrays have as many features, and any number of frames; scale them so that the
-    squares of a frame's features add up to about 1, see ``layers.source_rows``.
+    All arrays have the same number of features and any number of frames. Scale them so
+    that the squares of a frame's features add up to about 1; see
+    ``layers.source_rows``.
     """
 
     data: config.Data
@@ -78,12 +79,12 @@ def digest(arrays: Iterable[pathlib.Path]) -> str:
 
 
 def _pairs(folder: pathlib.Path, text: pathlib.Path) -> Iterator[Pair]:
-    """Stream the pairs of a folder, which has to have as many arrays as lines."""
+    """Stream the pairs of a folder, which must have as many arrays as lines."""
     return zip(map(str, _arrays(folder, text)), read_lines(text), strict=True)
 
 
 def _arrays(folder: pathlib.Path, text: pathlib.Path) -> list[pathlib.Path]:
-    """Return the arrays of a folder, which have to be as many as lines of the text."""
+    """Return the arrays of a folder, which must be as many as the lines of the text."""
     arrays, lines = in_folder(folder), sum(1 for _ in read_lines(text))
     if len(arrays) != lines:
         raise UserError(

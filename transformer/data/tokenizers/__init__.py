@@ -1,6 +1,6 @@
 """Text to ids and back: a file and a line of ``TOKENIZERS`` for each kind.
 
-Every tokenizer has the same four special ids, whatever model stands behind it.
+Every tokenizer has the same four special ids, whatever model is behind it.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ TOKENIZERS: dict[str, type[Tokenizer]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Vocabulary:
-    """The tokenizers of both languages; one and the same object where joint."""
+    """The tokenizers of both languages; the same object if joint."""
 
     source: Tokenizer
     target: Tokenizer
@@ -91,7 +91,7 @@ class Vocabulary:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def sampling(self, tokenizer: config.Tokenizer) -> Vocabulary:
-        """Return it with BPE dropout, for training pairs, where that is configured."""
+        """Return it with BPE dropout, for training pairs, if that is configured."""
         if not tokenizer.dropout:
             return self
         assert isinstance(self.source, SentencePiece)
@@ -167,7 +167,7 @@ def build_vocabulary(
 
 
 def _check_one_list(vocabulary: Vocabulary) -> None:
-    """See that both sides number the same pieces, each cut by a model of its own."""
+    """Check that both sides number the same pieces, each cut by a model of its own."""
     source, target = vocabulary.source, vocabulary.target
     assert isinstance(source, Marian) and isinstance(target, Marian)
     if source.numbered != target.numbered:

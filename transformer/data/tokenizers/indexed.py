@@ -1,4 +1,4 @@
-"""Words in pieces by sentencepiece, each after its index, which trees name it by."""
+"""Words in sentencepiece pieces, each after the index by which trees refer to it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ _PIECES = _FIRST + INDICES  # the first piece of a word
 class IndexedWords(OfText):
     """Sentences whose words have an index before them: ``1 John 2 slee p s``.
 
-    It is the source of trees in the forms "indexed" and "indexed_in_order". Words are
-    what ASCII white space parts, as in a treebank, whatever sentencepiece takes for a
-    space.
+    It is the source of trees in the forms "indexed" and "indexed_in_order". ASCII white
+    space separates words, as in a treebank, whatever sentencepiece takes for a space.
 
     Args:
       pieces: of the words. Its ids from 4 on follow those of the indices.

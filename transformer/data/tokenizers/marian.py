@@ -107,7 +107,7 @@ class Marian(OfText):
         ]
 
     def _cut(self, texts: Sequence[str]) -> list[list[str]]:
-        """Return the pieces of each text, those that have no id among them."""
+        """Return the pieces of each text, including those that have no id."""
         parts = [_without_tag(text) for text in texts]
         cut = self._model.encode([text for _, text in parts], out_type=str)
         return [[*tag, *own] for (tag, _), own in zip(parts, cut, strict=True)]
@@ -163,7 +163,7 @@ def _without_tag(text: str) -> tuple[list[str], str]:
 
 
 def rest_of(numbers: Mapping[str, int], name: str) -> list[str]:
-    """Return the pieces of a list but the special ones, by their numbers there.
+    """Return the pieces of a list in the order of their numbers, without special ones.
 
     Args:
       numbers: of each piece, ``</s>`` and ``<unk>`` among them.

@@ -135,16 +135,17 @@ class SentencePiece(OfText):
 class Sampling(SentencePiece):
     """Segments with BPE dropout: each merge is left out by chance.
 
-    The n-th text of all that an object encodes is cut by random numbers of n and side
-    alone, so that a corpus does not depend on how it is cut into calls. sentencepiece
-    can sample, too, but not so: what it draws differs from process to process, and a
-    merge that it leaves out gets fewer chances to return than in the paper.
+    The n-th text that an object encodes is cut by random numbers that depend on n and
+    side alone, so that a corpus does not depend on how it is divided into calls.
+    sentencepiece can sample too, but not like this: what it draws differs from process
+    to process, and a merge that it leaves out gets fewer chances to return than in the
+    paper.
 
     Args:
       trained: whose model it is, of byte pairs.
       tokenizer: how that was built: ``dropout``, the chance that a merge is left out,
         and ``symbols``, which are never parted.
-      side: 0 or 1, for a pair's sides to be cut by other numbers.
+      side: 0 or 1, so that different numbers cut the two sides of a pair.
 
     Source: Provilkov et al. 2020, BPE-Dropout, arXiv:1910.13267.
     """
@@ -219,12 +220,12 @@ def open_model(model: bytes, name: str) -> Any:
     """Return sentencepiece's processor for the bytes of a model.
 
     Raises:
-      UserError: if they are something else; ``name`` is what it calls them.
+      UserError: if they are something else; the message calls them ``name``.
     """
     import sentencepiece
 
     try:
-        if not model:  # of which it makes a processor without a model
+        if not model:  # sentencepiece would make a processor without a model
             raise RuntimeError
         return sentencepiece.SentencePieceProcessor(model_proto=model)
     except RuntimeError:
@@ -282,7 +283,7 @@ def _given(path: str, limit: int) -> SentencePiece:
 
 
 def _sample(texts: Iterable[Texts], limit: int = TRAINING_PAIRS) -> Iterator[Texts]:
-    """Keep the texts of at most ``limit`` pairs, evenly, not knowing how many come."""
+    """Keep the texts of at most ``limit`` pairs, evenly, without knowing the total."""
     kept: list[Texts] = []
     stride = 1
     for number, one in enumerate(texts):
@@ -331,7 +332,7 @@ def _train(texts: Iterable[str], tokenizer: config.Tokenizer) -> SentencePiece:
 
 
 def _training_error(error: RuntimeError, size: int) -> Exception:
-    """Turn sentencepiece's complaints about the text into the user's words."""
+    """Turn sentencepiece's complaints about the text into the user's terms."""
     message = str(error)
     if largest := re.search(r"value <= (\d+)", message):
         return UserError(

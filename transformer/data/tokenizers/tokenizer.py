@@ -71,15 +71,15 @@ class Tokenizer(typing.Protocol):
 
         Args:
           ids: of the text.
-          source: what it was made of, for texts that take their words from there; None
-            for their symbols alone.
+          source: what it was made from, for texts that take their words from there;
+            None for their symbols alone.
         """
 
     def reads(self, source: str) -> str:
-        """Return a source line as the sources of training are."""
+        """Return a source line in the form of the training sources."""
 
     def repairs(self, ids: Iterable[int], source: str) -> collections.Counter[str]:
-        """Return how often ``decode`` mends what could be no text, by kind."""
+        """Return how often ``decode`` repairs what is not a valid text, by kind."""
 
     def constraint(self) -> Constraint | None:
         """Return which ids may follow each other in a search, None for any."""
@@ -95,22 +95,22 @@ class Tokenizer(typing.Protocol):
 
         Args:
           ids: of the words.
-          text: whose ids they are; None for what ``decode`` writes for them, in which
-            an unknown piece may be another word than what it was in a text.
+          text: that the ids encode; None for what ``decode`` writes for them, in which
+            an unknown piece may be a different word than in the text.
         """
 
     def tree(self, text: str) -> Tree | None:
-        """Return the constituency tree that a text is, None where texts are none."""
+        """Return the constituency tree that a text is, None if texts are not trees."""
 
     def spellings(self) -> list[str]:
         """Return what each id adds to a text, "" for PAD, BOS and EOS.
 
         Raises:
-          UserError: where an id alone adds nothing that can be told.
+          UserError: if what a single id adds cannot be told.
         """
 
     def spelled(self, text: str) -> str:
-        """Return a text as ``spellings`` would make it up."""
+        """Return a text as ``spellings`` would compose it."""
 
     def plain(self, text: str) -> str:
         """Return a line of the corpus as ``decode`` would write it: joins undone."""
@@ -123,7 +123,7 @@ class OfText:
     """What tokenizers of plain text share."""
 
     def tree(self, text: str) -> Tree | None:
-        """Return None: a text is no tree."""
+        """Return None: a text is not a tree."""
         return None
 
     def reads(self, source: str) -> str:
@@ -144,7 +144,7 @@ class OfText:
 
 
 def bytes_spell_any_word() -> UserError:
-    """Return the error of words to forbid where pieces are single bytes."""
+    """Return the error for forbidden words where pieces are single bytes."""
     return UserError(
         "expected a vocabulary of pieces of text, got one with pieces of single bytes, "
         "which may spell any word; forbid none"
@@ -154,7 +154,7 @@ def bytes_spell_any_word() -> UserError:
 def word_numbers(spelled: Sequence[str]) -> list[int]:
     """Return for each part of a text the number of its word, from 0.
 
-    White space alone belongs to the word behind it, at the end of all to the last one.
+    White space alone belongs to the word after it; at the very end, to the last word.
 
     >>> word_numbers([" a", "bc", "  ", "d", " "])
     [0, 0, 1, 1, 1]

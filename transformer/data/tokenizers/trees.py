@@ -93,7 +93,7 @@ class Trees:
 
     def constraint(self) -> grammars.Grammar:
         """Return the grammar of the trees that can be written."""
-        from transformer.decode import grammars  # loads jax, of which data have no use
+        from transformer.decode import grammars  # loads jax, which data do not need
 
         return grammars.of_symbols(self.form, self.symbols)
 
@@ -104,7 +104,7 @@ class Trees:
         return self.pieces(ids)
 
     def words(self, ids: Sequence[int], text: str | None = None) -> list[int]:
-        """Return the number of each symbol: each stands alone."""
+        """Return the number of each symbol: each is a word of its own."""
         return list(range(len(ids)))
 
     def tree(self, text: str) -> brackets.Tree:

@@ -19,7 +19,7 @@ class Vectors(OfText):
     """Arrays of frames x features, in the place of ids.
 
     A "text" is the path of an array, or the array itself. ``size`` is the number of
-    features, of which each has a row of the source table, see ``layers.source_rows``.
+    features, each of which has a row of the source table, see ``layers.source_rows``.
     """
 
     suffix = ".vectors"

@@ -1,4 +1,4 @@
-"""Words between white space, of a text that is segmented already."""
+"""Words separated by white space, of a text that is already segmented."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
 
 
 class Whitespace(OfText):
-    """Words of a text that is segmented already; ``"@@ "`` joins two of them.
+    """Words of a text that is already segmented; ``"@@ "`` joins two of them.
 
     Args:
       words: the words of ids 4, 5, ...

@@ -25,9 +25,9 @@ class Memory(NamedTuple):
     """What a decoder reads of a source."""
 
     annotations: jax.Array  # h (B, S, W)
-    keys: Any  # their part of the scores, made once per sentence
+    keys: Any  # their part of the scores, computed once per sentence
     real: jax.Array  # (B, S) 1 or 0
-    held: Any  # parameters of the decoder's cell that are no matrices
+    held: Any  # parameters of the decoder's cell that are not matrices
 
 
 class Output(NamedTuple):
@@ -50,12 +50,12 @@ class Decoder(Protocol):
         """Return what is read of a source (B, ...), and the first state (B, ...)."""
 
     def held(self) -> Any:
-        """Return the parameters of ``cell`` that are no matrices."""
+        """Return the parameters of ``cell`` that are not matrices."""
 
     def inputs(
         self, y: jax.Array, ids: jax.Array, key: dropout.Key | None = None
     ) -> Any:
-        """Return what a step takes of embeddings (B, J, m) of ids (B, J).
+        """Return the input of a step, from embeddings (B, J, m) of ids (B, J).
 
         With a key, dropout between the layers of ``cell`` is drawn here, for all steps.
         """
@@ -88,7 +88,7 @@ def weighted(weights: jax.Array, memory: Memory) -> jax.Array:
 
 
 class ConditionalGru(nn.Module):
-    """Two cells a step, and attention between them.
+    """Two cells per step, and attention between them.
 
     ``s' = GRU_1(y, s)``, ``e_j = tanh(s' W_a + h_j U_a + b) . v``, ``c = sum_j
     softmax(e)_j h_j``, ``s = GRU_2(c, s')``; read out: ``tanh(s W_s + y W_y + c W_c)``.
@@ -150,7 +150,7 @@ class ConditionalGru(nn.Module):
 
 
 class Maxout(nn.Module):
-    """Reads out ``t~ = s U_o + y V_o + c C_o``, the larger of each two numbers of it.
+    """Reads out ``t~ = s U_o + y V_o + c C_o``, the larger of each pair of numbers.
 
     Source: Bahdanau et al., arXiv:1409.0473, A.2.2; the one bias is GroundHog's.
     """
@@ -172,11 +172,11 @@ class RnnSearch(nn.Module):
     """Look, generate, update: attention with a state that knows the last word.
 
     ``e_j = tanh(s W_a + h_j U_a) . v``, ``c = sum_j softmax(e)_j h_j``, read out:
-    ``t~ = s U_o + y V_o + c C_o``, the larger of each two numbers of it; then ``s`` is
-    updated with the word that was generated and with c. So attention and readout both
+    ``t~ = s U_o + y V_o + c C_o``, the larger of each pair of numbers; then ``s`` is
+    updated with the generated word and with c. Attention and readout therefore both
     know y. The paper prints two other orders: in section 3.1 attention does not know y
     yet, in appendix A.2.2 neither attention nor the state that is read out does. This
-    is the order of GroundHog, which made the paper's figures.
+    is the order of GroundHog, which produced the paper's figures.
 
     Source: Bahdanau et al., arXiv:1409.0473, appendix A.
     """
@@ -249,7 +249,7 @@ class FixedVector(nn.Module):
         return None
 
     def remember(self, annotations, real, last):
-        # Of the token that is read last; padding has kept the state.
+        # The state after the token that is read last; padding keeps it.
         vector = annotations[:, 0 if self.config.reverse_source else -1]
         memory = Memory(vector[:, None], self.context(vector)[:, None], real, None)
         return memory, jnp.tanh(self.begin(vector))

@@ -1,4 +1,4 @@
-"""Deep LSTMs whose bottom decoder layer attends for all of them."""
+"""Deep LSTMs whose bottom decoder layer computes the attention for all layers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Gnmt(nn.Module):
     ``h_1 = LSTM_1([y; c_{t-1}])``, ``e_j = tanh(h_1 W_a + h_j U_a) . v``, ``c_t = sum_j
     softmax(e)_j h_j``, ``x_2 = h_1``, ``h_i = LSTM_i([x_i; c_t])``, ``x_3 = h_2``, and
     ``x_{i+1} = h_i + x_i`` from the third layer on; the last is read out. The paper
-    attends with the bottom layer's output of the step before; here, as in gnmt_v2 of
+    attends with the bottom layer's output of the previous step; here, as in gnmt_v2 of
     tensorflow/nmt, with this step's. Layers start from the encoder's last states, the
     first from that of the backward direction.
 

@@ -19,10 +19,10 @@ class Cell(nn.Module):
     """Holds the parameters of a cell.
 
     Attributes:
-      kind: a name of ``recurrent.CELLS``.
+      kind: a name in ``recurrent.CELLS``.
       width: m, of its input.
       units: n.
-      dtype: of the operands of products.
+      dtype: dtype of the operands of products.
     """
 
     kind: str
@@ -59,7 +59,7 @@ class Cell(nn.Module):
         return recurrent.norm_gates(product, self.gain_input, self.bias_input)
 
     def matrices(self, *, with_input: bool = False) -> dict[str, matmul.Kernel]:
-        """Return the matrices of the loop; with that of the input, if it is there."""
+        """Return the matrices of the loop, and the input's if it is one of them."""
         its_input = {"input": self.kernel_input} if with_input else {}
         return {**self.kernels, **its_input}
 
@@ -93,7 +93,7 @@ def named(multiply: recurrent.Multiply, cell: str) -> recurrent.Multiply:
 
 
 def all_named(matrices: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the matrices of several cells, as ``named`` finds them."""
+    """Return the matrices of several cells, by the names that ``named`` uses."""
     return {
         f"{cell}.{name}": matrix
         for cell, its in matrices.items()
@@ -102,9 +102,9 @@ def all_named(matrices: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def matrices_of_stack(cells: Sequence[Cell]) -> dict[str, matmul.Kernel]:
-    """Return the matrices of cells one above the other, the lowest without its input.
+    """Return the matrices of stacked cells, those of the lowest without its input's.
 
-    The product of that one's input is made outside the loop.
+    The product of the lowest cell's input is computed outside the loop.
     """
     return all_named(
         {f"layer_{i}": cell.matrices(with_input=i > 0) for i, cell in enumerate(cells)}
@@ -114,18 +114,18 @@ def matrices_of_stack(cells: Sequence[Cell]) -> dict[str, matmul.Kernel]:
 def between(
     cells: Sequence[Cell], shape: tuple[int, ...], rate: float, key: dropout.Key | None
 ) -> tuple[jax.Array, ...]:
-    """Return what the inputs of all cells but the lowest are multiplied by in training.
+    """Return the factors that drop out the inputs of all cells but the lowest.
 
     Dropout is drawn for all steps at once, outside the loop.
 
     Args:
-      cells: of a stack, from the lowest.
+      cells: cells of a stack, from the lowest.
       shape: (B, T).
-      rate: of dropout.
+      rate: dropout rate.
       key: None in evaluation.
 
     Returns:
-      Of each cell but the lowest (B, T, m), 0 or ``1 / (1 - rate)``; nothing at all in
+      For each cell but the lowest (B, T, m), 0 or ``1 / (1 - rate)``; nothing at all in
       evaluation.
 
     Source: Zaremba et al., arXiv:1409.2329, section 3.1.
@@ -142,10 +142,10 @@ class Layer(nn.Module):
     """A recurrent layer, in one direction or in both at once.
 
     Attributes:
-      kind: a name of ``recurrent.CELLS``.
+      kind: a name in ``recurrent.CELLS``.
       width: m, of its input.
       units: n.
-      dtype: of the operands of products.
+      dtype: dtype of the operands of products.
       ways: "forward", "backward" or both.
     """
 
@@ -168,7 +168,7 @@ class Layer(nn.Module):
 
         Args:
           x: (B, S, m).
-          real: 1 or 0 of each token (B, S); padding keeps the state.
+          real: 1 or 0 for each token (B, S); padding keeps the state.
 
         Returns:
           The outputs of all directions side by side (B, S, n each), and the last state

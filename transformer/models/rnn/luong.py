@@ -106,7 +106,7 @@ class Luong(nn.Module):
 
 
 def _step(its: config.Recurrent, multiply: Any, memory: Memory, state: Stack, x: Any):
-    """Run the layers, attend, and join what both found."""
+    """Run the layers, attend, and combine both results."""
     gates, kept = x
     if its.feeding:
         gates += multiply("feeding", state.fed)

@@ -1,4 +1,4 @@
-"""The recurrent model: a source read once, a decoder that takes a word a step."""
+"""The recurrent model: a source read once, a decoder that takes one word per step."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ PARTITION: Rules = {
 
 
 class Member(NamedTuple):
-    """What a member is made of."""
+    """What a member consists of."""
 
     cell: str  # of the encoder
     first: tuple[str, ...]  # directions of its first layer
@@ -84,7 +84,7 @@ class Rnn(Base):
     def encode(
         self, source: jax.Array, key: dropout.Key | None = None
     ) -> tuple[jax.Array, jax.Array, Any]:
-        """Read source ids (B, S) to annotations (B, S, W), real (B, S), last states."""
+        """Encode source ids (B, S): annotations (B, S, W), real (B, S), last states."""
         c = self.config
         real = (marks(source) != PAD).astype(jnp.float32)
         embedded = layers.source_rows(source, self.source_table, self.operands)
@@ -157,7 +157,7 @@ class Rnn(Base):
         return self.decoder.remember(annotations, real, last)
 
     def _embedded(self, ids: jax.Array) -> jax.Array:
-        """Return the embeddings of inputs; before the first word there is none."""
+        """Return the embeddings of inputs, zeros before the first word."""
         return jnp.where((ids != BOS)[..., None], self.target_table[ids], 0.0)
 
 
@@ -166,7 +166,7 @@ def _dropped(x, rate, key, place):
 
 
 def _reversed(x: jax.Array, real: jax.Array) -> jax.Array:
-    """Turn rows (B, S, W) round, their padding (B, S) apart."""
+    """Reverse rows (B, S, W), except for their padding (B, S)."""
     length = real.sum(1, keepdims=True).astype(jnp.int32)
     here = jnp.arange(real.shape[1])
     places = jnp.where(here < length, length - 1 - here, here)

@@ -1,7 +1,7 @@
 """Table 1, measured: what a layer costs, how serial it is, how far it reaches.
 
-Nothing here is computed from a formula of the paper's; its formulas stand beside what
-is counted. Source: section 4 and Table 1.
+Nothing here is computed from the paper's formulas; they are shown beside what is
+counted. Source: section 4 and Table 1.
 """
 
 from transformer.paper.complexity.counts import (

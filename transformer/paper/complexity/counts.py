@@ -3,8 +3,8 @@
 * Operations are counted as in ``tools/flops.py``: products of matrices and
   convolutions, 2 per multiply-add, padding and masked places included.
 * Sequential operations are the longest chain of those products in which each needs the
-  result of the one before; a product is one step however many numbers it has, and what
-  is done number by number between two products adds none.
+  result of the one before; a product is one step however many numbers it has, and
+  elementwise operations between two products add none.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from transformer.tools import flops
 
 
 def operations(row: str, sizes: Sizes) -> int:
-    """Count the operations that Table 1 is about; of attention, not its projections."""
+    """Count the operations that Table 1 is about, without projections of attention."""
     function, shapes = EVERY[row].layer(sizes)
     return flops.traced(function, *abstract(shapes))
 
@@ -38,7 +38,7 @@ def sequential_operations(row: str, sizes: Sizes) -> int:
 
 
 def longest_chain(function: Callable[..., Any], *args: Any) -> int:
-    """Count the products on the longest way through a function, from its jaxpr.
+    """Count the products on the longest path through a function, from its jaxpr.
 
     Each iteration of a ``scan`` adds to the chain what it does with the carry of the
     one before; iterations that do not depend on each other add nothing.
@@ -51,7 +51,7 @@ def longest_chain(function: Callable[..., Any], *args: Any) -> int:
       Steps.
 
     Raises:
-      ValueError: for a loop or branch whose length no trace tells.
+      ValueError: for a loop or branch whose length is not in the trace.
 
     >>> one = jax.numpy.eye(2)
     >>> longest_chain(lambda x, y: (x @ x) + (y @ y) @ y, one, one)
@@ -90,8 +90,8 @@ def _depths_after(equation: core.JaxprEqn, before: list[int]) -> list[int]:
 
 def _depths_of_scan(equation: core.JaxprEqn, before: list[int]) -> list[int]:
     (body,) = flops.inside(equation.params)
-    # The parameters that name the parts differ between versions of JAX, the shapes do
-    # not: what an iteration reads or writes a slice of has one axis more outside.
+    # The parameters that name the parts differ between versions of JAX; the shapes do
+    # not: an array of which each iteration reads or writes a slice has one more axis.
     slices = _sliced(equation.invars, body.invars)
     carries = len(equation.outvars) - _sliced(equation.outvars, body.outvars)
     constants = len(before) - slices - carries

@@ -1,4 +1,4 @@
-"""Laws such as ``c n^2 d``, fitted to what is counted."""
+"""Laws such as ``c n^2 d``, fitted to the counts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fit(names: Sequence[str], points: Sequence[Sizes], values: Sequence[float]) 
     Args:
       names: which sizes the law is in, e.g. ("n", "d"); also "log_k n".
       points: where it was measured.
-      values: what was found there.
+      values: what was measured there.
 
     Returns:
       c and the exponents.
@@ -56,7 +56,7 @@ def _size(point: Sizes, name: str) -> float:
 
 
 # Where the laws are measured. Lengths less 1 are multiples of the reach of a layer, or
-# powers of k where it is log_k n that counts: no part of a layer's reach is lost.
+# powers of k where log_k n counts, so that no part of a layer's reach is lost.
 _GRID = [
     Sizes(n, d, k, r)
     for n in (16, 32, 64)
@@ -90,7 +90,7 @@ def path_law(name: str) -> Law:
 def _measured_law(
     measure: Callable[[Sizes], float], names: Iterable[str], grid: Sequence[Sizes]
 ) -> Law:
-    """Fit what is measured wherever the sizes differ that the law is in."""
+    """Fit what is measured at one point for each combination of the law's sizes."""
     names = list(names)
     by_size = {tuple(_size(sizes, x) for x in names): sizes for sizes in grid}
     points = list(by_size.values())

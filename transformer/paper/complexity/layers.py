@@ -1,7 +1,7 @@
 """The layer types of Table 1, as pure functions of n positions of width d.
 
-The recurrent ones are those of ``models/rnn``: Bahdanau's GRU and the LSTM. Of ConvS2S
-and ByteNet there are whole blocks, beside the convolution alone.
+The recurrent ones are those of ``models/rnn``: Bahdanau's GRU and the LSTM. ConvS2S and
+ByteNet are here as whole blocks, besides the convolution alone.
 
 Attention's operations are counted without the four projections of section 3.2.2, as the
 table counts leading terms only: they cost another 8 n d^2, more than attention itself
@@ -60,7 +60,7 @@ def self_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
 def restricted_self_attention(
     q: jax.Array, k: jax.Array, v: jax.Array, neighbourhood: int
 ) -> jax.Array:
-    """Attend from each position to the r around it, at the cost of these r only.
+    """Attend from each position to the r around it, at the cost of those r only.
 
     It equals attention under ``attention.window_mask(n, r // 2)``, but gathers the keys
     and values of each neighbourhood instead of comparing all with all.
@@ -69,7 +69,7 @@ def restricted_self_attention(
       q: queries (n, d).
       k: keys (n, d).
       v: values (n, d).
-      neighbourhood: r, odd; what of it is beyond the ends is masked.
+      neighbourhood: r, odd; positions beyond the ends are masked.
 
     Returns:
       (n, d).
@@ -161,7 +161,7 @@ def separable_convolution(
 def blocked_self_attention(
     q: jax.Array, k: jax.Array, v: jax.Array, neighbourhood: int
 ) -> jax.Array:
-    """Attend as ``restricted_self_attention``, in blocks as the models do.
+    """Attend as ``restricted_self_attention`` does, in blocks as the models do.
 
     Args:
       q: queries (n, d).

@@ -1,6 +1,6 @@
 """Maximum path lengths in stacks of layers, read from the zeros of Jacobians.
 
-They are the number of layers, for a recurrent layer of time steps, until every output
+They are the number of layers (of time steps for a recurrent layer) until every output
 depends on every input.
 """
 
@@ -35,10 +35,10 @@ from transformer.paper.complexity.layers import (
 
 
 class Stack(NamedTuple):
-    """Layers upon each other, as which outputs of each depend on which inputs."""
+    """A stack of layers: which outputs of each depend on which inputs."""
 
     patterns: Iterator[np.ndarray]  # (to, from), of the first layer, the second ...
-    needed: np.ndarray  # (to, from) what shall depend on what in the end
+    needed: np.ndarray  # (to, from) what has to depend on what in the end
 
 
 def dependence(
@@ -61,8 +61,8 @@ def dependence(
         # A random mixture of the numbers of an output depends on what any of them does.
         mixtures = jax.random.normal(jax.random.key(0), y.shape, y.dtype)
         each = jnp.eye(len(y), dtype=y.dtype)[..., None] * mixtures
-        # One after the other: all in a batch, as jax 0.10.2 compiles them for a CPU,
-        # the Jacobian of ByteNet's block is wrong by 2 where its entries are up to 5.
+        # One after the other: in a batch, as jax 0.10.2 compiles it for a CPU, the
+        # Jacobian of ByteNet's block is wrong by 2 where its entries are up to 5.
         return jax.lax.map(lambda one: pull(one)[0], each)
 
     return (np.asarray(rows(jnp.asarray(x))) != 0).any(axis=2)
@@ -76,9 +76,9 @@ def _layer_stack(sizes: Sizes, row: str, causal: bool = False) -> Stack:
 
 
 def _recurrent_stack(sizes: Sizes, kind: str) -> Stack:
-    """Make one time step of all positions at once the layer: (inputs, states) to such.
+    """Take as the layer one time step of all positions: (inputs, states) to the same.
 
-    A state needs its input and the state before, so that the way from the first input
+    A state needs its input and the state before, so that the path from the first input
     to the last state leads through all n time steps.
     """
     n, d = sizes.n, sizes.d
@@ -170,15 +170,15 @@ MORE_PATHS: dict[str, Callable[[Sizes], Stack]] = {
 def path_length(name: str, sizes: Sizes) -> int:
     """Count layers until every output depends on every input.
 
-    Recurrent layers and convolutions, but for ConvS2S's encoder, read from left to
-    right: of them every output is to depend on every input up to its own position. A
-    recurrent layer is taken apart into its time steps. What depends on what in a layer
-    is read from its Jacobian at random numbers, in a stack from the Boolean product of
-    its layers.
+    Recurrent layers and convolutions, except ConvS2S's encoder, read from left to
+    right: each of their outputs has to depend on every input up to its own position. A
+    recurrent layer is taken apart into its time steps. Dependence in a layer is read
+    from its Jacobian at random numbers, dependence in a stack from the Boolean product
+    of its layers.
 
     Args:
       name: a key of ``PATHS`` or of ``MORE_PATHS``.
-      sizes: n, d, and k or r, which have to be greater than 1.
+      sizes: n, d, and k or r, which must be greater than 1.
 
     Returns:
       The number of layers, or of time steps.

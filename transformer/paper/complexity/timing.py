@@ -22,7 +22,7 @@ def seconds(
       d: width.
       k: kernel.
       r: neighbourhood.
-      rounds: how often each is run after a first time that does not count.
+      rounds: how often each is run, after a first run that does not count.
 
     Returns:
       Row of ``ROWS`` or ``MORE`` to the median seconds at each length.

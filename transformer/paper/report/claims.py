@@ -61,7 +61,7 @@ def against_base(study: Study) -> Table:
 
 
 def _verdicts(study: Study, others: Sequence[str], measure: Measure) -> dict[str, str]:
-    """Return the verdict on each row of which the paper says how it compares."""
+    """Return the verdict on each row that the paper compares with base."""
     claimed = {row: rows.against_base(row, measure) for row in others}
     known = {row: one for row, one in claimed.items() if one is not None}
     found = {row: study.judge(one) for row, one in known.items()}
@@ -159,7 +159,7 @@ def change(
     high: float,
     points: str = "",
 ) -> str:
-    """Write a difference of badness as what happens to the figure.
+    """Write a difference of badness as a change of the figure.
 
     Args:
       study: whose figure; None for the paper's.
@@ -167,7 +167,7 @@ def change(
       value: the difference.
       low: end of its interval, infinite if there is none.
       high: the other end.
-      points: what stands behind a change that is not in percent.
+      points: what follows a change that is not in percent.
     """
     if measure == "perplexity":
         found = [100 * _growth(one) for one in (value, low, high)]
@@ -266,7 +266,7 @@ def printed(claimed: Comparison, points: str = "") -> str:
 
 
 def ranks(study: Study) -> Table:
-    """Return how our values rank the rows beside how the paper's do."""
+    """Return how our values rank the rows, beside the paper's ranking."""
     lines = []
     for measure in MEASURES:
         known = [row for row in study.rows if getattr(TABLE3[row], measure) is not None]

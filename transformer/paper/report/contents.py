@@ -18,7 +18,7 @@ from transformer.pictures.tables import Table
 
 
 def title(every: Sequence[Sequence[Run]]) -> str:
-    """Return what a report on these runs is called.
+    """Return the title of a report on these runs.
 
     Args:
       every: finished runs by folder, as ``runs.find`` returns them.

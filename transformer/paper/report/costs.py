@@ -18,8 +18,8 @@ Trained = Run | Measured
 def operations(run: Trained) -> float | None:
     """Count the operations that training took, padding left out.
 
-    Forward and backward, three times ``per_target_token`` of the real target tokens
-    that were seen, of each pass (``loss.passes``).
+    Forward and backward: three times ``per_target_token`` for each real target token
+    seen, in each pass (``loss.passes``).
 
     Returns:
       Operations, 2 per multiply-add; None where the prepared corpus is gone.

@@ -48,7 +48,7 @@ def _marks(study: Study) -> str:
 
 
 def _place_paper(study: Study, row: str, measure: Measure) -> float | None:
-    """Return the paper's figure; on a replica its change from base, at our base."""
+    """Return the paper's figure; on a replica, our base with its change from base."""
     paper, base = getattr(TABLE3[row], measure), getattr(TABLE3["base"], measure)
     if paper is None or is_faithful(study.first):
         return paper

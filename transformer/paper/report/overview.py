@@ -12,7 +12,7 @@ from transformer.pictures.tables import Table
 
 
 def overview(studies: Sequence[Study]) -> Table:
-    """Return a line for each claim and each data that have runs of its rows.
+    """Return a line for each claim on each data set with runs of its rows.
 
     Args:
       studies: of Table 3, each on its data.
@@ -28,7 +28,7 @@ def overview(studies: Sequence[Study]) -> Table:
             text, of = str(verdict), len(claim.comparisons)
             if len(known) < of:
                 text += f"; {len(known)} of {of} comparisons measured"
-            # One comparison is enough to contradict, and all it takes to confirm.
+            # One comparison is enough to contradict; it takes all of them to confirm.
             if verdict.word == "contradicted" or (text == "confirmed"):
                 decided.add(claim.text)
             lines.append((*_cells(claim, study, known), text))
@@ -47,7 +47,7 @@ def overview(studies: Sequence[Study]) -> Table:
 
 
 def _cells(claim: Claim, study: Study, known: Sequence[Comparison]) -> tuple[str, ...]:
-    """Return what stands before the verdict."""
+    """Return the cells before the verdict."""
     ours, paper = [], []
     seeds: list[int] = []
     unit = " " + study.names[claim.measure]

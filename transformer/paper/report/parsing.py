@@ -98,7 +98,7 @@ def _printed(run: Measured) -> str:
 
 
 def _refuse(first: Measured, run: Measured) -> None:
-    """See that two runs of a parser had the same trees and the same vocabulary."""
+    """Check that two runs of a parser had the same trees and the same vocabulary."""
     if found := other_inputs(first, run):
         raise UserError(
             f"--parsing: expected runs that differ in the seed only, got "

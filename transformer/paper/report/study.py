@@ -41,7 +41,7 @@ class Study:
 
     @property
     def names(self) -> dict[Measure, str]:
-        """What the two figures are called; where the paper has BLEU it may be WER."""
+        """What the two figures are called; WER may replace the paper's BLEU."""
         first = self.first
         name = measures.name_of(first.settings.data, first.variant)
         return {"perplexity": "PPL", "bleu": name}
@@ -61,8 +61,8 @@ class Study:
     def margin(self, measure: Measure) -> float:
         """Return the difference from which on two rows are no longer nearly the same.
 
-        That of ``rows.margin``; of a measure that is not BLEU the same share of our
-        base, as 0.4 BLEU is of the paper's 25.8.
+        That of ``rows.margin``; for a measure other than BLEU, the same share of our
+        base as 0.4 BLEU is of the paper's 25.8.
         """
         if measure == "perplexity" or self.higher_is_better:
             return rows.margin(measure)
@@ -125,7 +125,7 @@ def study_name(run: Run) -> str:
 
 
 def is_faithful(run: Run) -> bool:
-    """Tell whether the paper's values were measured on the same data and sizes."""
+    """Return whether the paper's values were measured on the same data and sizes."""
     # Any folder may be called wmt14; the paper's data are those of TFDS.
     ours = run.data == "wmt14" and run.settings.data.source == "tfds"
     return run.table == 2 or (ours and run.scale == 1)

@@ -63,7 +63,7 @@ def systems_table(folders: Sequence[Path], variant: str | None = None) -> Table:
 
 
 def _refuse(first: Measured, run: Measured) -> None:
-    """See that two runs had the same data and the same vocabulary."""
+    """Check that two runs had the same data and the same vocabulary."""
     chosen = [
         {key: getattr(one.settings.data, key) for key in _DATA} for one in (first, run)
     ]

@@ -28,7 +28,7 @@ def head_maps(
     """Draw the weights of heads as a grid of heat maps.
 
     Args:
-      title: stands above.
+      title: shown above.
       grid: layers of heads.
       rows: labels of the T positions that attend.
       columns: labels of the S positions that are attended to.
@@ -67,10 +67,10 @@ def alignment(
     """Draw what each written piece attends to, 0 black and 1 white.
 
     Args:
-      title: stands above.
+      title: shown above.
       weights: (T, S).
       rows: labels of the T pieces that are written.
-      columns: labels of the S positions that are attended to; they stand above.
+      columns: labels of the S positions that are attended to; shown above.
 
     Source: Bahdanau et al., arXiv:1409.0473, Figure 3.
     """
@@ -105,11 +105,10 @@ def head_lines(
     rows: Sequence[str],
     columns: Sequence[str],
 ) -> Picture:
-    """Draw what words attend to, in the way of the paper's Figures 3 to 5.
+    """Draw what words attend to, in the style of the paper's Figures 3 to 5.
 
-    Above stand the positions that attend, below those that are attended to; a line and
-    a strip of the box below have the colour of a head, the stronger the larger its
-    weight.
+    The positions that attend are above, those that are attended to are below; a line
+    and a strip of the box below have the colour of a head, stronger for larger weights.
 
     Args:
       every: a panel each.
@@ -123,7 +122,7 @@ def head_lines(
         panels = figure.subplots(len(every), 1, squeeze=False)[:, 0]
         for axes, one in zip(panels, every, strict=True):
             _paint_lines(axes, one, rows, columns)
-            above = 10 + 6 * max(map(len, rows))  # points: the labels stand there
+            above = 10 + 6 * max(map(len, rows))  # points: room for the labels
             axes.set_title(one.title, fontsize="medium", loc="left", pad=above)
         for i, name in enumerate(heads):
             panels[0].plot([], [], color=f"C{i % 10}", linewidth=4, label=name)

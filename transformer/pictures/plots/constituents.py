@@ -21,13 +21,13 @@ _FULL = frozenset("mMwW@%\u2014\u2026")  # as wide as an em
 
 
 class Place(NamedTuple):
-    """Where a text of a tree stands.
+    """Where a text of a tree is drawn.
 
     Attributes:
       text: a word, its tag or the label of a constituent.
       x: its middle, em from the left.
-      row: from 0, that of the words; labels stand a row above their highest child.
-      children: the numbers of what stands below, none for a word.
+      row: from 0, that of the words; labels are a row above their highest child.
+      children: the numbers of the places below it, none for a word.
     """
 
     text: str
@@ -39,8 +39,8 @@ class Place(NamedTuple):
 def constituents(tree: Tree) -> Picture:
     """Draw a tree; edges have right angles. Large ones are scaled to fit a page.
 
-    Tags stand above their words, except ``XX``, which says that there is none. ``TOP``
-    is left out where it has one constituent in it.
+    Tags are drawn above their words, except ``XX``, which says that there is none.
+    ``TOP`` is left out if it has one constituent in it.
 
     Args:
       tree: at least one word.
@@ -78,14 +78,14 @@ def constituents(tree: Tree) -> Picture:
 def layout(tree: Tree) -> list[Place]:
     """Return the place of every word, tag and label, children before parents.
 
-    A label stands above the middle of its first and its last child. The texts of a
-    constituent keep to the right of all that is before it, so that nothing overlaps.
+    A label is above the middle between its first and its last child. The texts of a
+    constituent stay to the right of everything before it, so that nothing overlaps.
 
     Args:
       tree: at least one word.
     """
     places: list[Place] = []
-    # Of what is open: its label, its children, the first place and the left edge of it.
+    # For each open constituent: its label, children, first place and left edge.
     outside: tuple[str, list[int], int, float] = ("", [], 0, 0.0)
     stack = [outside]
     free = 0.0  # where the next text may begin
@@ -123,7 +123,7 @@ def _spelt(tree: Tree) -> list[Node]:
 
 
 def _edges(places: list[Place]) -> list[list[tuple[float, float]]]:
-    """Return the lines from labels to what stands below them."""
+    """Return the lines from labels to what is below them."""
     lines = []
     for place in places:
         above, bar = _ROW * place.row - 0.7, _ROW * (place.row - 0.5)
@@ -135,7 +135,7 @@ def _edges(places: list[Place]) -> list[list[tuple[float, float]]]:
 
 
 def _width(text: str) -> float:
-    """Return about the width of a text in em, rather too much than too little."""
+    """Estimate the width of a text in em, rather too large than too small."""
     full = sum(x in _FULL or unicodedata.east_asian_width(x) in "FW" for x in text)
     low = sum(x not in _FULL and (x.islower() or x.isdigit()) for x in text)
     return full + 0.65 * low + 0.84 * (len(text) - full - low)

@@ -21,10 +21,10 @@ def powers(
     """Draw measurements on logarithmic axes, where a power is a straight line.
 
     Args:
-      title: stands above.
+      title: shown above.
       x_label: what the horizontal axis is.
       y_label: what the vertical axis is.
-      lines: what stands in the legend, to x and y of the points.
+      lines: text in the legend, to x and y of the points.
     """
 
     def paint(figure: Figure) -> None:
@@ -79,7 +79,7 @@ def panels(
     Args:
       x_label: what the horizontal axis is.
       panels: what the vertical axis is, whether it is logarithmic, and the points of
-        each line by what stands in the legend.
+        each line by its text in the legend.
     """
     names = list(dict.fromkeys(name for *_, rows in panels for name in rows))
     colours = {name: f"C{i % 10}" for i, name in enumerate(names)}
@@ -116,13 +116,13 @@ def categories(
     Args:
       x_label: what the horizontal axis is.
       y_label: what the vertical axis is; it begins at 0.
-      ticks: what stands below each category.
-      lines: what stands in the legend, to a value per category.
+      ticks: text below each category.
+      lines: text in the legend, to a value per category.
     """
 
     def paint(figure: Figure) -> None:
         axes = figure.subplots()
-        # Named here: of labels that begin with _ matplotlib tells none.
+        # Named here: matplotlib shows no label that begins with _.
         drawn = [
             axes.plot(range(len(ticks)), values, marker=mark)[0]
             for values, mark in zip(

@@ -1,8 +1,8 @@
-"""A picture: what is drawn on a figure of matplotlib, in the form that is asked for.
+"""A picture: what is drawn on a matplotlib figure, in the form that is asked for.
 
-In SVG text stays text, nothing is loaded from elsewhere, and what would be black has
-the colour of the text around the picture, so that a page is readable on light and on
-dark. Other files have a white ground.
+In SVG, text stays text, nothing is loaded from elsewhere, and what would be black has
+the colour of the text around the picture, so that a page is readable on light and dark.
+Other files have a white background.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 OURS, PAPER, PLAIN = "#2f86d6", "#dd7a1f", "#8a8a8a"  # stand out from both
-INK = "#010203"  # stands for the colour of the surrounding text
+INK = "#010203"  # placeholder for the colour of the surrounding text
 _SETTINGS: Any = {  # matplotlib's type lists all its keys
     "font.family": "DejaVu Sans",  # comes with matplotlib: measures the text
     "svg.fonttype": "none",
@@ -38,7 +38,7 @@ _SETTINGS: Any = {  # matplotlib's type lists all its keys
 }
 _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 FORMS = ("png", "svg", "pdf")
-_DPI = 160  # pixels an inch
+_DPI = 160  # pixels per inch
 
 
 def _in_page_style(tag: re.Match[str]) -> str:
@@ -54,7 +54,7 @@ class Picture(NamedTuple):
       paint: draws on an empty figure.
       width: of the figure, inches of 72 points.
       height: of the figure.
-      mathematics: read $...$ in texts as formulas, where none is a user's.
+      mathematics: read $...$ in texts as formulas; only if no text is a user's.
     """
 
     paint: Callable[[Figure], None]
@@ -63,7 +63,7 @@ class Picture(NamedTuple):
     mathematics: bool = False
 
     def svg(self) -> str:
-        """Return one ``<svg>`` element on a transparent ground."""
+        """Return one ``<svg>`` element on a transparent background."""
         text = io.StringIO()
         nothing = ("Creator", "Date", "Format", "Type")
         self._save(text, "svg", nothing, transparent=True)
@@ -96,7 +96,7 @@ class Picture(NamedTuple):
 
 
 def even_ticks(axes: Axes, which: Literal["x", "y"]) -> None:
-    """Make an axis logarithmic, with round numbers also where it is less than 10."""
+    """Make an axis logarithmic, with round ticks even over a factor of less than 20."""
     from matplotlib.ticker import (
         LogFormatter,
         MaxNLocator,

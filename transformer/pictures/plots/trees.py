@@ -16,11 +16,11 @@ class Branch(NamedTuple):
 
     Attributes:
       parent: the number of the node before it, -1 for the root; less than its own.
-      depth: how far to the right it stands.
+      depth: how far to the right it is.
       label: its text.
       note: small text below it.
-      best: it is on the way that is marked.
-      kept: else it is drawn pale.
+      best: whether it is on the marked path.
+      kept: if not, it is drawn pale.
     """
 
     parent: int
@@ -35,7 +35,7 @@ def tree(title: str, branches: Sequence[Branch]) -> Picture:
     """Draw a tree, its root on the left, with a row for each leaf.
 
     Args:
-      title: stands above.
+      title: shown above.
       branches: the nodes; a parent before its children.
     """
     rows = _leaf_rows([branch.parent for branch in branches])

@@ -70,10 +70,10 @@ def bars(
     """Draw values by name, a colour for each row, with a number on every bar.
 
     Args:
-      title: stands above.
+      title: shown above.
       x_labels: below the groups of bars.
       y_label: what the vertical axis is.
-      rows: what stands in the legend, to a value for each group.
+      rows: text in the legend, to a value for each group.
     """
 
     def paint(figure: Figure) -> None:
@@ -100,10 +100,10 @@ def points(
     """Draw labelled points of a plane.
 
     Args:
-      title: stands above.
-      labels: one a point.
+      title: shown above.
+      labels: one per point.
       places: (x, y) of each.
-      note: stands below.
+      note: shown below.
     """
 
     def paint(figure: Figure) -> None:

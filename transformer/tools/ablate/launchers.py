@@ -1,4 +1,4 @@
-"""Where runs run: what a launcher is, and this machine, each process with its share."""
+"""Where runs run: the launcher protocol, and this machine in shares for processes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Protocol
 
 from transformer.config import UserError
 
-_JAX_TAKES = 0.75  # of a GPU's memory, where nobody says otherwise
+_JAX_TAKES = 0.75  # of a GPU's memory, unless told otherwise
 _ON_DEMAND = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 
 
@@ -38,7 +38,7 @@ class Launcher(Protocol):
 
     Attributes:
       slots: processes at a time, None = any number.
-      pause: seconds between two looks at them.
+      pause: seconds between two polls.
     """
 
     slots: int | None
@@ -60,7 +60,7 @@ class Launcher(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """What of this machine a process has: variables of its environment, and cores."""
+    """A process's share of this machine: environment variables and cores."""
 
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
     cores: frozenset[int] | None = None  # None = all
@@ -101,7 +101,7 @@ class _Process:
 def shares(device: str, jobs: int | None) -> list[Share]:
     """Divide this machine: accelerators, or cores, among processes.
 
-    Several processes may have one GPU together, each with a part of its memory.
+    Several processes may share one GPU, each with a part of its memory.
 
     Args:
       device: "any", "cpu", "gpu" or "tpu".
@@ -149,7 +149,7 @@ def _check_enough(jobs: int, there: int, what: str) -> None:
 
 
 def _count_accelerators() -> tuple[str, int]:
-    """Ask another process, which gives the devices back when it ends."""
+    """Ask another process, which releases the devices when it ends."""
     code = "from transformer.parallel import accelerators; print(*accelerators())"
     run = subprocess.run(
         [sys.executable, "-c", code],
@@ -180,7 +180,7 @@ def _only(platform: str, index: int) -> dict[str, str]:
 
 
 def _part_of_memory(processes: int) -> dict[str, str]:
-    """Return the variables that let so many processes live on one accelerator."""
+    """Return the variables that let this many processes share one accelerator."""
     if processes == 1:
         return {}
     names = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")

@@ -32,7 +32,7 @@ def progress_of(run: Run) -> Progress:
             tokens.append(line["target_tokens"])
     left = None
     if last.get("tokens_per_second") and tokens:
-        # Not by seconds: a validation between two lines begins their count anew.
+        # Not by seconds: a validation between two lines restarts their count.
         per_step = sum(tokens) / len(tokens) / last["tokens_per_second"]
         left = per_step * (run.settings.train.steps - last["step"])
     return Progress(

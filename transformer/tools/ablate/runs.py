@@ -117,8 +117,8 @@ def plan(
       resolve: arguments of ``transformer train`` -> configuration.
 
     Returns:
-      The runs, the first seed of all rows before the second of any: what there is when
-      an ablation is broken off can be compared.
+      The runs, the first seed of all rows before the second of any: if an ablation is
+      broken off, what there is can be compared.
 
     Raises:
       UserError: if a configuration makes no sense, two rows are the same, or a workdir

@@ -1,4 +1,4 @@
-"""A cluster of Slurm as a launcher, through submitit."""
+"""A Slurm cluster as a launcher, through submitit."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from transformer.tools.ablate.launchers import Job, start_process
 class Slurm:
     """Submits processes to Slurm through submitit.
 
-    One that reaches its time limit, or has to make room for another job, is given
-    SIGTERM and put into the queue again.
+    A job that reaches its time limit, or has to make room for another one, gets SIGTERM
+    and is put back into the queue.
     """
 
     pause = 5.0
@@ -49,8 +49,8 @@ class Slurm:
             ) from None
         values = {"timeout_min": 240} | {k: _option(k, v) for k, v in options.items()}
         try:
-            # submitit hands a job to its node as a pickle, in this folder. That is its
-            # own affair: nothing here reads or writes one.
+            # submitit hands a job to its node as a pickle, in this folder. That is
+            # internal to submitit: nothing here reads or writes one.
             self._executor = submitit.AutoExecutor(
                 folder / "%j", cluster, slurm_max_num_timeout=100
             )
@@ -105,13 +105,13 @@ class _Submitted:
         # Slurm itself is asked every 10 minutes only, unless an end is expected.
         if not self._job.done(force_check=self._cancelled):
             return None
-        if self._cancelled:  # its result, if any, would be waited for
+        if self._cancelled:  # submitit would wait for its result, if any
             return -signal.SIGTERM
         error = self._job.exception()
         if error is None:
             return int(self._job.result())
         last = str(error).strip().splitlines()[-1]
-        # One that failed before it began has made no folder.
+        # A job that failed before it began has made no folder.
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("a", encoding="utf-8") as log:
             log.write(f"Slurm job {self._job.job_id}, {self._job.state}: {last}\n")

@@ -23,7 +23,7 @@ def ablate(
     launcher: Launcher,
     log: Callable[[str], None] = announce,
 ) -> int:
-    """Run all that is not finished, several at a time.
+    """Run every unfinished run, several at a time.
 
     Args:
       runs: as ``runs.plan`` returns them.
@@ -104,7 +104,7 @@ def _run_all(
                 try:
                     job = launcher.start(run.command, run.log, run.name, free[0])
                 except UserError as error:
-                    if not begun:  # it would be the same of the others
+                    if not begun:  # the others would fail in the same way
                         raise
                     state.status, state.reason = "failed", str(error)
                     continue
@@ -124,7 +124,7 @@ def _run_all(
                     free.append(slot)
                     _settle(state, code, bool(signals.received))
         show()
-    finally:  # only after an error there still are some
+    finally:  # only after an error are there still some
         for job, _ in jobs.values():
             job.stop()
 

@@ -1,4 +1,4 @@
-"""Seconds of a call, in rounds of which each waits for the device once."""
+"""Seconds of a call, in rounds that each wait for the device once."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax
 
 from transformer.nn import hardware
 
-_ROUND = 0.5  # seconds that a round on an accelerator lasts at least
+_ROUND = 0.5  # minimum seconds of a round on an accelerator
 
 
 def times(rounds: int, work: Callable[[], Any], calls: int = 1) -> list[float]:
@@ -20,7 +20,7 @@ def times(rounds: int, work: Callable[[], Any], calls: int = 1) -> list[float]:
     Args:
       rounds: how often the result is waited for.
       work: is called; returns arrays.
-      calls: of a round, dispatched one after another.
+      calls: per round, dispatched one after another.
     """
     seconds = []
     for _ in range(rounds):
@@ -33,7 +33,7 @@ def times(rounds: int, work: Callable[[], Any], calls: int = 1) -> list[float]:
 
 
 def _calls(work: Callable[[], Any], round_seconds: float) -> int:
-    """Return how many calls of ``work`` a round needs to last so long, 1 for 0 s."""
+    """Return how many calls of ``work`` a round needs to last that long, 1 for 0 s."""
     calls = 1
     while round_seconds and calls * times(1, work, calls)[0] < round_seconds:
         calls *= 2
@@ -43,15 +43,15 @@ def _calls(work: Callable[[], Any], round_seconds: float) -> int:
 def measure(rounds: int, work: Callable[[], Any]) -> tuple[list[float], int]:
     """Return the seconds of a call in each round, and how many calls a round had.
 
-    A host that waited for every call of an accelerator would measure its own way there
-    and back as well; in a CPU there is no such way.
+    A host that waited for every call of an accelerator would also measure its round
+    trip there; on a CPU there is none.
     """
     calls = _calls(work, _ROUND if hardware.here().accelerator else 0.0)
     return times(rounds, work, calls), calls
 
 
 def spread(seconds: Sequence[float], name: str) -> dict[str, float]:
-    """Return the rows of the table for something's seconds, one a round."""
+    """Return the rows of the table for something's seconds, one per round."""
     return {
         f"{name}, s (median)": statistics.median(seconds),
         f"{name}, s (least)": min(seconds),

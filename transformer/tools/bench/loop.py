@@ -35,7 +35,7 @@ class _TimedStep(NamedTuple):
       several: its batches.
       waited: seconds until they came.
       seconds: of all of it; the device has then done the step before.
-      new: whether a shape of batch came for the first time, to be compiled.
+      new: whether a batch shape came for the first time, and was compiled.
     """
 
     several: list[batches.Batch]

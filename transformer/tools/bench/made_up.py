@@ -11,12 +11,12 @@ from transformer.models import Model
 
 
 def make_sized_model(settings: Config) -> Model:
-    """Return the model of a configuration that tells the size of its vocabulary."""
+    """Return the model of a configuration that gives the size of its vocabulary."""
     return models.make(settings, *models.configured_sizes(settings))
 
 
 def batch_rows(settings: Config, tokens: int, length: int) -> int:
-    """Return the rows of a batch of so many padded tokens per side.
+    """Return the rows of a batch with this many padded tokens per side.
 
     Raises:
       UserError: if there is no room for ``batch.multiple`` rows.

@@ -21,7 +21,7 @@ def measure_memory(settings: Config, tokens: int, length: int) -> dict[str, Any]
     """Compile the train step in each way there is to differentiate the layers.
 
     Args:
-      settings: the configuration, but for its ways.
+      settings: the configuration, except for these ways.
       tokens: padded tokens per side of the batch.
       length: of the sentences on both sides.
 
@@ -51,7 +51,7 @@ def temporaries(compiled: Any) -> float:
 
 
 def device_memory() -> dict[str, float]:
-    """Return the most memory the device has used so far, where it tells."""
+    """Return the most memory the device has used so far, if it reports that."""
     reported = jax.devices()[0].memory_stats() or {}
     names = {
         "peak_bytes_in_use": "peak memory of the device, MB",

@@ -10,8 +10,8 @@ from transformer.nn import hardware, matmul
 from transformer.tools import datasheets
 from transformer.tools.bench.clock import measure
 
-# Size of the square matrices whose product gives the machine's peak, and how many
-# products follow each other: one alone is too short for an accelerator.
+# Size of the square matrices whose product gives the machine's peak, and the number of
+# consecutive products: one alone is too short for an accelerator.
 _PEAK_CPU, _PEAK = (2048, 1), (8192, 16)
 
 
@@ -20,10 +20,10 @@ def matrix_peak(dtype: str, size: int, count: int, rounds: int = 5) -> float:
 
     Args:
       dtype: of the operands; sums are float32.
-      size: of the square matrices, whose numbers are random: a GPU multiplies those of
-        ones faster, as it needs less power for them.
+      size: of the square matrices, whose numbers are random: a GPU multiplies matrices
+        of ones faster, as it needs less power for them.
       count: consecutive products, each with the result of the one before.
-      rounds: measurements, of which the best counts.
+      rounds: measurements; the best one counts.
     """
     draw = np.random.default_rng(0).standard_normal((size, size), np.float32)
     x = jnp.asarray(draw * size**-0.5, dtype)

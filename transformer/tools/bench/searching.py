@@ -1,4 +1,4 @@
-"""Seconds of a search of translations of one batch."""
+"""Seconds of a search for translations of one batch."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from transformer.tools.bench.made_up import make_sized_model, ragged_sentences
 from transformer.tools.bench.memory import device_memory, temporaries
 from transformer.tools.bench.profile import trace
 
-_NEVER = -1  # no id is this, so that no hypothesis ends before the limit
+_NEVER = -1  # not an id, so no hypothesis ends before the limit
 
 
 class Searcher:
-    """A compiled search by a model of drawn parameters; call it to search.
+    """A compiled search with a model of random parameters; call it to search.
 
-    Every output is as long as the longest source, whatever the model gives.
+    Every output is as long as the longest source, whatever the model predicts.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ def _until_first_step(command: Sequence[str]) -> float:
     """Return the seconds until a process has logged its first step; stop it then.
 
     Raises:
-      UserError: if the process ended with one, which it has written itself.
+      UserError: if the process ended with one, which it has already written.
     """
     start = time.perf_counter()
     with subprocess.Popen(

@@ -37,10 +37,10 @@ def bench(
       settings: the resolved configuration.
       config_arguments: flags that give it, for ``startup``, which starts processes.
       what: "train", "loop", "greedy", "beam", "input", "startup" or "memory".
-      tokens: padded tokens per side of a step, None = the configuration's; but
-        for "input" a step is one batch, whatever ``batch.lengths`` is.
+      tokens: padded tokens per side of a step, None = the configuration's; for "input"
+        a step is one batch, whatever ``batch.lengths`` is.
       length: of the longest sentence; the shortest is half as long.
-      rounds: measurements, of which the median is printed.
+      rounds: measurements; their median is printed.
       profile: folder for a trace of one more step, for TensorBoard or Perfetto; its
         costliest operations are printed too.
       log: takes the results, one line at a time.
@@ -49,7 +49,7 @@ def bench(
       What is printed, by name.
 
     Raises:
-      UserError: if a sentence is longer than all that there is room for.
+      UserError: if a sentence is longer than there is room for.
     """
     rows: dict[str, Any] = {"what": what, "device": jax.devices()[0].device_kind}
     fitting.check_sizes(settings)

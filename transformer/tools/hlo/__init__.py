@@ -1,8 +1,8 @@
 """What a compiled program multiplies, moves and sends, read from its text.
 
-The text is HLO, as ``compiled.as_text()`` gives it: of a program for several devices it
-is what each of them does. A CPU's program has its products as ``dot``, a TPU's as
-``convolution``.
+The text is HLO, as ``compiled.as_text()`` gives it; for a program on several devices it
+is what each of them does. Products are ``dot`` in a CPU's program, ``convolution`` in a
+TPU's.
 """
 
 from transformer.tools.hlo.collectives import sent

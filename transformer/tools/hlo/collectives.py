@@ -23,7 +23,7 @@ _GROUPS = re.compile(
 
 
 def sent(program: str) -> int:
-    """Count the bytes that a device sends in a compiled program, by rings of n devices.
+    """Count the bytes that a device sends in a compiled program, in rings of n devices.
 
     ``2 (n - 1) / n`` of the bytes to all-reduce an array, ``(n - 1) / n`` to
     reduce-scatter it or to exchange slices of it, ``n - 1`` shards to all-gather it.
@@ -35,7 +35,7 @@ def sent(program: str) -> int:
       Bytes; loops and branches as in ``operations``.
 
     Raises:
-      ValueError: as ``operations``, or if it does not tell which devices take part.
+      ValueError: as ``operations``, or if it does not say which devices take part.
     """
 
     def of(line: Instruction) -> int:

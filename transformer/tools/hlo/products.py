@@ -17,11 +17,11 @@ def operations(program: str) -> int:
       program: HLO text.
 
     Returns:
-      Operations; what a loop holds counts as often as it runs, and of branches the most
-      expensive one.
+      Operations; the body of a loop counts as often as it runs, and of branches only
+      the most expensive one counts.
 
     Raises:
-      ValueError: if the text does not tell how often a loop runs.
+      ValueError: if the text does not say how often a loop runs.
     """
 
     return add_up(program, _products)
@@ -34,7 +34,7 @@ def _products(line: Instruction) -> int:
         left = dimensions(line.operands[0])
         terms = math.prod(left[int(axis)] for axis in axes[1].split(","))
         return 2 * terms * math.prod(dimensions(line.shape))
-    if line.opcode == "custom-call":  # a kernel of Pallas says it itself
+    if line.opcode == "custom-call":  # a Pallas kernel reports it itself
         cost = re.search(r'"cost_estimate":\{"flops":"(\d+)"', line.attributes)
         return int(cost[1]) if cost else 0
     return _convolution(line) if line.opcode == "convolution" else 0
@@ -43,9 +43,8 @@ def _products(line: Instruction) -> int:
 def _convolution(line: Instruction) -> int:
     """Count ``2 N O I`` times the pairs of an output's place and a window's place.
 
-    A TPU multiplies batches of matrices by a window over them of which all but one
-    place falls between the values of a spread-out operand: only places where there is
-    a value count.
+    A TPU multiplies batches of matrices by a window over them. All but one of its
+    places fall between the values of a dilated operand: only places with a value count.
     """
     labels = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", line.attributes)
     assert labels, line
@@ -62,7 +61,7 @@ def _convolution(line: Instruction) -> int:
 
 
 def _window(attributes: str, axes: int) -> list[tuple[int, ...]]:
-    """Return size, stride, padding and both operands' spreads, of each axis."""
+    """Return size, stride, padding and both operands' dilations, of each axis."""
     found = re.search(r"window=\{([^}]*)\}", attributes)
     given = dict(part.split("=") for part in found[1].split()) if found else {}
 

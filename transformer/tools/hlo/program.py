@@ -23,7 +23,7 @@ class Instruction(NamedTuple):
     opcode: str
     names: tuple[str, ...]  # of the operands
     operands: tuple[str, ...]  # their shapes
-    literal: str  # what stands in their place: the value of a constant
+    literal: str  # what is in their place: the value of a constant
     attributes: str
     root: bool  # whether it is the result of its function
 
@@ -80,7 +80,7 @@ def add_up(
       opened: which instructions are looked into, None = all.
 
     Raises:
-      ValueError: if the text does not tell how often a loop runs.
+      ValueError: if the text does not say how often a loop runs.
     """
     computations = computations_of(program)
 
@@ -103,11 +103,11 @@ def add_up(
 def _trips(
     line: Instruction, beside: Sequence[Instruction], computations: Computations
 ) -> int:
-    """Return how often a loop runs: as its line tells, or as it counts.
+    """Return how often a loop runs: as its line says, or as it counts.
 
     Args:
       line: the loop, or anything else, which runs once.
-      beside: the function that it stands in.
+      beside: the function that it is in.
       computations: the program.
     """
     if line.opcode != "while":

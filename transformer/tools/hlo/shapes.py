@@ -53,7 +53,7 @@ def main_bytes(shape: str) -> int:
 
 
 def tiled_bytes(array: Shaped) -> int:
-    """Return the bytes of an array, of full tiles if its layout has tiles.
+    """Return the bytes of an array, in full tiles if its layout has tiles.
 
     >>> tiled_bytes(*arrays("f32[3,20,32]{2,1,0:T(8,128)}")) == 4 * 3 * 24 * 128
     True

@@ -22,12 +22,12 @@ _SLICES = {"slice", "dynamic-slice", "gather"}
 def moved(program: str) -> int:
     """Count the bytes that a compiled program reads from and writes to the main memory.
 
-    Each instruction reads its operands and writes its results, and what is fused into
-    one moves nothing within it. Of an operand that is only sliced, the slice counts;
-    of a result that is an operand with a slice updated, the slice. Arrays that the
-    compiler has put into other memories of a TPU (``S(1)``, the vector memory) count
-    where they are copied there or back, scalars never. Bytes are those of full tiles:
-    a TPU pads rows of 32 floats to 128.
+    Each instruction reads its operands and writes its results; nothing moves within a
+    fusion. Of an operand that is only sliced, and of a result that is an operand with a
+    slice updated, only the slice counts. Arrays that the compiler has put into other
+    memories of a TPU (``S(1)``, the vector memory) count when they are copied there or
+    back, scalars never. Bytes are those of full tiles: a TPU pads rows of 32 floats to
+    128.
 
     Args:
       program: HLO text.
@@ -102,7 +102,7 @@ def _read(inside: Sequence[Instruction], name: str, computations: Computations) 
             elif line.opcode in _SLICES and place == 0:
                 total += tiled_bytes(arrays(line.shape)[0])
             elif line.opcode == "dynamic-update-slice" and place == 0:
-                continue  # it stays where it is, but for the part
+                continue  # it stays where it is, except for the part
             else:
                 total += tiled_bytes(arrays(line.operands[place])[0])
     return total

@@ -3,11 +3,11 @@
 In the letters of the paper, with B rows of S source and T target padded tokens in the
 global batch, and a mesh of d x f x t devices (data, fsdp, tensor):
 
-* rows are sharded d f ways; parameters, gradients and moments f t ways, but for biases
-  and norms, a thousandth of them, which count as replicated; of a layer's results those
-  of its heads and of d_ff t ways, as are the logits;
+* rows are sharded d f ways; parameters, gradients and moments f t ways, except biases
+  and norms, a thousandth of them, which count as replicated; of a layer's results,
+  those of its heads and of d_ff t ways, as are the logits;
 * with fsdp a device all-gathers all matrices before the first layer;
-* collectives are rings: of n devices each sends (n - 1) / n of the bytes to all-gather
+* collectives are rings: each of n devices sends (n - 1) / n of the bytes to all-gather
   or reduce-scatter an array, twice that to all-reduce it;
 * what is stored is float32, operands of products are in ``model.dtype``.
 
@@ -85,14 +85,14 @@ def cost(settings: Config, mesh: Mesh, load: Load) -> Cost:
 
 
 def activations(settings: Config, mesh: Mesh, load: Load) -> float:
-    """Return the bytes that live within a step only, gradients apart.
+    """Return the bytes that live only within a step, without gradients.
 
     For the rows of one microbatch (``optimizer.accumulation``), as often as a step
-    reads them (``loss.passes``): ``stack_bytes``;
-    the decoder's output with its gradient and the gradients that pass through the
-    stacks, ``4 (S + 3 T) D``; the logits of ``loss.block`` rows, or of one column of
-    the batch where that has more, twice in float32 and once as an operand. With fsdp
-    the gathered matrices, and the table's gradient before it is scattered.
+    reads them (``loss.passes``): ``stack_bytes``; the decoder's output with its
+    gradient and the gradients that pass through the stacks, ``4 (S + 3 T) D``; the
+    logits of ``loss.block`` rows, or of one column of the batch if that has more, twice
+    in float32 and once as an operand. With fsdp also the gathered matrices, and the
+    table's gradient before it is scattered.
     """
     c, remat = config.transformer(settings.model), settings.parallel.remat
     b = OPERAND[c.dtype]
@@ -118,7 +118,7 @@ def communication(settings: Config, mesh: Mesh, load: Load) -> float:
       t)``; those of vectors over all rows, ``2 (d f - 1) / (d f) 4 W``;
     * fsdp, matrices all-gathered and their gradients reduce-scattered per microbatch:
       ``k 2 (f - 1) / f 4 M / t``. The backward pass asks for the layers' matrices once
-      more; JAX's CPU compiler takes the first ones up to JAX 0.11.0, newer ones send
+      more; JAX's CPU compiler reuses the first ones up to JAX 0.11.0, newer ones send
       half as much again;
     * tensor, results of (B / (d f), n, D) in float32 all-reduced, ``2 (t - 1) / t``
       of their bytes. Forward, two in an encoder layer and three in a decoder layer;

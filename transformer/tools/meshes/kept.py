@@ -1,6 +1,6 @@
-"""What the layers keep for the backward pass, in bytes of a sentence pair, by formula.
+"""What the layers keep for the backward pass, in bytes per sentence pair, by formula.
 
-Source: Korthikanti et al., arXiv:2205.05198; b bytes an operand, t ways of ``tensor``.
+Source: Korthikanti et al., arXiv:2205.05198; b bytes per operand, t ways of ``tensor``.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ def attention_bytes(
     """Return what the backward pass of an attention reads, for one sentence.
 
     ``(4 (n h d_k + m h (d_k + d_v)) + 8 h n m + b n h d_v) / t + b n D`` for n queries
-    and m keys, b bytes an operand: Q, K, V; the weights before and after the mask; the
+    and m keys, b bytes per operand: Q, K, V; the weights before and after the mask; the
     operands of the output's and of the first projections.
 
-    The kernel that a GPU has for all of it (``attention.fused_attention``) keeps no
-    weights; here they are counted.
+    A GPU's kernel for all of it (``attention.fused_attention``) keeps no weights; here
+    they are counted.
     """
     b, weights = OPERAND[c.dtype], c.heads * queries * keys
     projected = queries * c.heads * c.d_k + keys * c.heads * (c.d_k + c.d_v)
     inner = FLOAT * projected + 2 * FLOAT * weights + b * queries * c.heads * c.d_v
-    if c.attention_dropout:  # the weights that are left, and the mask
+    if c.attention_dropout:  # the remaining weights, and the mask
         inner += (FLOAT + 1) * weights
     return inner / tensor + b * queries * c.d_model
 

@@ -63,14 +63,14 @@ def table(
     Args:
       settings: all but the sizes.
       tokens: padded tokens per side of the global batch; rounded to what all meshes can
-        shard and ``optimizer.accumulation`` part.
+        shard and ``optimizer.accumulation`` can split.
       length: of the sentences on both sides.
-      devices: real or simulated; for meshes of at most so many a step is compiled, for
-        larger ones the formula serves.
+      devices: real or simulated; for meshes of at most this many a step is compiled;
+        for larger ones the formula is used.
       log: called before each compilation, which may take minutes.
 
     Raises:
-      UserError: for a model that is no Transformer, or of no configured size.
+      UserError: for a model that is not a Transformer, or without configured sizes.
     """
     config.transformer(settings.model)
     vocabulary, _ = models.configured_sizes(settings)

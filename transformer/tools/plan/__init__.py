@@ -1,1 +1,1 @@
-"""What a configuration costs on a machine that is not here, before one pays for it."""
+"""What a configuration costs on a machine that is not here, before paying for it."""

@@ -45,7 +45,7 @@ def plan(
       what: "all", or one of TRACES.
       tokens: padded tokens per side of a step's batch, None = the configuration's.
       length: of sentences on both sides, None = those of the data, see ``work_of``.
-      every: compile the step for all shapes of batches, not for the largest only.
+      every: compile the step for all batch shapes, not only for the largest.
       progress: called before each compilation, which may take minutes.
       log: takes the results, one line at a time.
 

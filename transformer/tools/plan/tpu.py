@@ -4,8 +4,8 @@ A step takes no less time than the longer of two (the roofline):
 
     operations / (operations per second)    bytes moved / (bytes per second)
 
-This is a bound and no measurement: nothing overlaps so well, and no program reaches
-both numbers of a datasheet. Communication between devices is counted, but is no part
+This is a bound, not a measurement: nothing overlaps so well, and no program reaches
+both numbers of a datasheet. Communication between devices is counted, but is not part
 of it. Source: Williams et al., Roofline, doi:10.1145/1498765.1498785.
 """
 
@@ -39,7 +39,7 @@ class Counts(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Counts | None:
-        """Count; None if a loop runs until its sentences end, as that of a search."""
+        """Count; None if a loop runs until its sentences end, as in a search."""
         try:
             return cls(hlo.operations(text), hlo.moved(text), hlo.sent(text))
         except ValueError:
@@ -57,7 +57,7 @@ class Program(NamedTuple):
     temporaries: int  # bytes
     code: int  # bytes
     accessed: float  # bytes by XLA's own count: loops once, other memories too
-    counts: Counts | None  # None = known only when it runs, of a search
+    counts: Counts | None  # None = known only when it runs, for a search
 
     @property
     def memory(self) -> int:

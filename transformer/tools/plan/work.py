@@ -1,4 +1,4 @@
-"""What there is to compile: the shapes of batches, and which programs are asked for."""
+"""What there is to compile: batch shapes, and which programs are asked for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transformer.prepare import is_prepared, prepare
 from transformer.tools import traces
 from transformer.tools.bench.made_up import batch_rows
 
-_LENGTH = 32  # of sentences, where nothing is known of them
+_LENGTH = 32  # of sentences, if nothing is known about them
 TRACES = {
     "train": traces.train_step,
     "evaluate": traces.evaluation,
@@ -42,7 +42,7 @@ class Request:
       target: of ``targets.TARGETS``, or "cuda".
       work: what the programs work on.
       kinds: of TRACES.
-      every: a train step for all shapes of batches, not for the largest only.
+      every: a train step for all batch shapes, not only for the largest.
     """
 
     settings: Config
@@ -52,7 +52,7 @@ class Request:
     every: bool
 
     def programs(self, devices: int) -> list[tuple[str, Shape]]:
-        """Return kind and shape of each program, for so many devices."""
+        """Return kind and shape of each program, for this many devices."""
         decoding, longest = self.settings.decode, [self.work.longest]
         found: list[tuple[str, Shape]] = []
         if "train" in self.kinds:
@@ -74,9 +74,9 @@ class Request:
 def work_of(settings: Config, length: int | None, log: Callable[[str], None]) -> Work:
     """Return what the programs of a configuration work on.
 
-    The shapes of batches are those of the data, if they are prepared or generated.
+    The batch shapes are those of the data, if they are prepared or generated.
     Otherwise, or with a length given, all sentences have that length, or 32 tokens. A
-    step of several batches is taken as one with the rows of all.
+    step of several batches is taken as one batch with the rows of all.
 
     Args:
       settings: the configuration.
@@ -120,5 +120,5 @@ def largest(shapes: Collection[Shape]) -> Shape:
 
 
 def shape_text(numbers: Sequence[int]) -> str:
-    """Write sizes with crosses between them, 8 x 32 x 32."""
+    """Write sizes with an x between them, 8 x 32 x 32."""
     return " x ".join(map(str, numbers))
