@@ -7,13 +7,13 @@ import signal
 
 # Before jax is imported: the tests' tolerances are those of float32 on the CPU.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
-# Most of a test's time is compilation, and a third of that makes machine code fast that
+# Most of a test's time is compilation, and a third of that optimises machine code that
 # runs once. The operations of a program, and so all that is counted, are the same.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
-# Fused loops as LLVM code at once, not by way of MLIR: half the time again. Scatters
-# become loops; products, exponentials and what is held in memory stay. A later XLA ends
-# the process, as it does not know the flag. And a program's code in one piece, not in
-# 32 for as many cores: each core has its own tests to compile.
+# Fused loops become LLVM code directly, not through MLIR: half the time again. Scatters
+# become loops; products, exponentials and memory stay the same. A later XLA does not
+# know the flag and would end the process. And a program is compiled in one piece, not
+# in 32 for as many cores: each core has its own tests to compile.
 if importlib.metadata.version("jaxlib").startswith("0.10."):
     flags = "--xla_cpu_use_fusion_emitters=false"
     flags += " --xla_cpu_parallel_codegen_split_count=1"
@@ -22,7 +22,7 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):
 import hypothesis
 import pytest
 
-# Made to be run, by a Python that has torch; looking for doctests imports it.
+# Programs for a Python that has torch; looking for doctests would import it.
 collect_ignore = [f"programs/torch_{of}.py" for of in ("values", "convs2s", "bytenet")]
 collect_ignore += [
     f"programs/{of}.py"
@@ -30,28 +30,28 @@ collect_ignore += [
 ]
 
 # pytest puts the folder of this file on sys.path, so every test can import `support`,
-# whose assertions are to say as much as those of tests.
+# whose assertions should report as much as those of tests.
 pytest.register_assert_rewrite("support")
 
-# A shell makes what it starts in the background ignore Ctrl-C, and nohup what it starts
-# a hangup; some tests send them.
+# Processes in a shell's background ignore Ctrl-C, and those under nohup a hangup; some
+# tests send these signals.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# What jax traced and compiled stays; to look through all of it for garbage again and
-# again, as Python does by itself, took 7 % of the time of test_every_model.py.
+# What jax traced and compiled stays alive; searching all of it for garbage again and
+# again, as Python does by default, took 7 % of the time of test_every_model.py.
 gc.set_threshold(100_000, 20, 20)
 
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
-# Tests of a minute or more, the longest first: begun last, they would run alone.
+# Tests of a minute or more, the longest first: started last, they would run alone.
 LONGEST = ("test_eight_devices_make_no_difference",)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the longest tests start first; the others stay in their order."""
+    """Start the longest tests first; the others keep their order."""
     rank = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: rank.get(item.name, len(LONGEST)))
 
@@ -91,7 +91,7 @@ def started(monkeypatch):
 
 @pytest.fixture
 def trained(tmp_path):
-    """Return the folder of a run of which the configuration alone is there."""
+    """Return the folder of a run that holds only its configuration."""
     from support.configs import base
 
     from transformer import config
@@ -102,7 +102,7 @@ def trained(tmp_path):
 
 @pytest.fixture
 def patch(monkeypatch):
-    """Replace what layers call: neither older traces nor those of this test serve."""
+    """Replace what layers call: no trace from before or during this test is reused."""
     from transformer.models.transformer import _layer_of
 
     _layer_of.cache_clear()
@@ -112,7 +112,7 @@ def patch(monkeypatch):
 
 @pytest.fixture
 def hasty(monkeypatch):
-    """Let an ablation look after its runs without pauses."""
+    """Let an ablation poll its runs without pauses."""
     from transformer.tools.ablate.launchers import Local
     from transformer.tools.ablate.slurm import Slurm
 

@@ -31,7 +31,7 @@ def forbidding(target: Tokenizer, words: tuple[str, ...]) -> Constraint | None:
         if not decode.is_word(word):
             raise UserError(
                 f"forbid: expected words of letters and digits, got {word!r}; give one "
-                "word a line"
+                "word per line"
             )
     spellings, spelled = target.spellings(), map(target.spelled, words)
     # No output contains what the vocabulary cannot spell.
@@ -66,7 +66,7 @@ def beginnings(
     if len(prefixes) != lines:
         raise UserError(
             f"prefix: expected as many lines as there are sentences, got "
-            f"{len(prefixes):,} and {lines:,}; give one a line, perhaps empty"
+            f"{len(prefixes):,} and {lines:,}; give one per line, possibly empty"
         )
     if target.constraint() is not None:
         raise UserError(

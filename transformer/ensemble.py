@@ -63,7 +63,7 @@ class Ensemble(Translator):
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
         """Refuse: each member has states of its own."""
-        self._refuse("states of the encoder")
+        self._refuse("encoder states")
 
     def attentions(
         self, source_ids: Sequence[list[int]], target_ids: Sequence[list[int]]
@@ -73,7 +73,7 @@ class Ensemble(Translator):
 
     def _refuse(self, what: str) -> NoReturn:
         raise UserError(
-            f"expected one model, whose {what} can be told, got an ensemble of "
+            f"expected one model to return the {what} of, got an ensemble of "
             f"{len(self.members)}; choose one of them"
         )
 
@@ -129,13 +129,13 @@ def check_vocabularies(workdirs: Sequence[Path]) -> None:
         for side in ("target", "source"):
             if getattr(wanted, side).digest != getattr(found, side).digest:
                 raise UserError(
-                    f"expected models of one {side} vocabulary, got {first} and "
+                    f"expected models with one {side} vocabulary, got {first} and "
                     f"{other}, whose {side} vocabularies differ; leave one of them "
                     "out, or train both with one data.prepared"
                 )
         if (got := models.make(settings, *found.sizes).target_size) != rows:
             raise UserError(
-                f"expected models with as many rows of logits, got {first} with "
+                f"expected models with equally many logits, got {first} with "
                 f"{rows:,} and {other} with {got:,} (model.vocab_size); leave one of "
                 "them out"
             )

@@ -167,7 +167,7 @@ def _evaluated(
     if average is None and settings.decode.average > settings.train.keep:
         log(
             f"warning: {settings.decode.average} checkpoints to average "
-            f"(decode.average), and {settings.train.keep} are kept (train.keep)"
+            f"(decode.average), but only {settings.train.keep} are kept (train.keep)"
         )
     if len(averaged) > 1:
         vocabulary = prepared.vocabulary
@@ -344,7 +344,7 @@ def averaged_params(
     gaps = {b - a for a, b in zip(steps, steps[1:], strict=False)}
     if len(gaps) > 1:
         log(
-            f"warning: the averaged checkpoints are not equally far apart "
+            "warning: the averaged checkpoints are not evenly spaced "
             f"({', '.join(map(str, steps))})"
         )
     return checkpoints.average(

@@ -138,7 +138,7 @@ def _fewer_tokens(settings: Config, there: int, need: int, fixed: int) -> str:
     longest = config.round_up(settings.data.max_length, batch.length_multiple)
     if fitting >= batch.lengths * batch.multiple * longest:
         return f"about {fitting:,} tokens fit"
-    return "lower data.max_length with it, or set parallel.remat=layers"
+    return "lower it and data.max_length, or set parallel.remat=layers"
 
 
 def _rounded(number: int) -> int:
@@ -231,12 +231,12 @@ class SearchCheck:
         fitting = _rounded(largest(lambda beams: self._estimate(beams) <= there))
         remedy = f"about {fitting:,} fit" if fitting else "lower it"
         if self.rows > 1:
-            remedy += ", more of fewer sentences (decode.tokens)"
+            remedy += ", more with fewer sentences (decode.tokens)"
         got = decode.side_by_side(self.how)
         raise UserError(
             f"{_wide(self.how)} that fit into the {text(there)} of a device, got "
-            f"{got:,} a sentence, which take {text(need)} or more for {self.rows:,} at "
-            f"a time; {remedy}"
+            f"{got:,} per sentence, which take {text(need)} or more for {self.rows:,} "
+            f"at a time; {remedy}"
         )
 
     def _estimate(self, beams: int) -> int:

@@ -132,7 +132,7 @@ def prepare(
     if not prepared.files.recorded:
         log(
             f"data: {folder} was prepared by an earlier version, without digests: its "
-            "files are read as they are"
+            "files are read unverified"
         )
     return prepared
 
@@ -142,7 +142,7 @@ def _check_place(folder: pathlib.Path) -> None:
     try:
         found = "a folder without manifest.json" if os.listdir(folder) else ""
     except FileNotFoundError:
-        found = "a link to nothing" if folder.is_symlink() else ""
+        found = "a broken link" if folder.is_symlink() else ""
     except NotADirectoryError:
         found = "a file" if os.path.lexists(folder) else ""
     except (OSError, ValueError) as error:
@@ -197,8 +197,8 @@ def _make(
             partial.mkdir()
         except OSError as error:
             raise UserError(
-                f"{folder}: expected a folder that can be written, got: {error}; "
-                "change the workdir or data.prepared"
+                f"{folder}: expected a writable folder, got: {error}; change the "
+                "workdir or data.prepared"
             ) from None
         stack.callback(shutil.rmtree, partial, ignore_errors=True)
         _remove_abandoned(folder)
@@ -264,7 +264,7 @@ def _fill(
     source = sources.open_source(config.data)
     inputs = {part: _inputs(config, lambda: source, part) for part in _PARTS}
     if vocabulary is not None:
-        log("tokenizer: that of the run that parameters are taken from")
+        log("tokenizer: taken from the same run as the parameters")
         vocabulary.save(folder)
     else:
         log(f"tokenizer: building ({config.tokenizer.kind})")
@@ -349,8 +349,8 @@ def _keeping_texts(
             yield pair
     if number and not any_text:
         raise UserError(
-            f"data.{split}: expected sentence pairs to measure with, got {number:,} "
-            "of which none has text on both sides; give others"
+            f"data.{split}: expected sentence pairs to measure with, got {number:,}, "
+            "none with text on both sides; give others"
         )
 
 
@@ -396,7 +396,7 @@ def _check_inputs(
             what = f"{gone[0]} is gone"
             if len(gone) > 1:
                 what = f"{len(gone):,} inputs are gone, the first of them {gone[0]}"
-            log(f"data: {what}, of which {prepared.folder} was made")
+            log(f"data: {what}, from which {prepared.folder} was made")
         for name, record in now.items():
             before = known.get(name, {})
             # For a .gz an older folder has no text_sha256: what it has is compared.

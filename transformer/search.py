@@ -28,32 +28,37 @@ Share = Annotated[float, Check(lambda x: 0 < x <= 1, "above 0 and at most 1")]
 class Search:
     """How to search for a translation; see ``transformer.decode``.
 
-    The text beside a field is the help of its flag. Fields without a default here are
-    configured, as ``config.Decode``.
+    The text in a field's annotation is the help of its flag. Fields without a default
+    here get theirs from the config, see ``config.Decode``.
     """
 
     beam: Annotated[
-        Positive[int], "hypotheses kept by beam search (default: the config's)"
+        Positive[int], "hypotheses kept by beam search (default: from the config)"
     ]
     alpha: Annotated[
-        NotNegative[float], "strength of the length penalty (default: the config's)"
+        NotNegative[float], "strength of the length penalty (default: from the config)"
     ]
     length_penalty: Annotated[
         LengthPenalty,
-        "gnmt: ((5 + length) / 6)^alpha, power: length^alpha (default: the config's)",
+        "gnmt: ((5 + length) / 6)^alpha, power: length^alpha (default: from the "
+        "config)",
     ]
-    n_best: Annotated[Positive[int], "translations of each sentence, best first"] = 1
+    n_best: Annotated[Positive[int], "translations per sentence, best first"] = 1
     sample: Annotated[bool, "sample translations instead of searching"] = False
-    temperature: Annotated[Temperature, "of --sample; below 1 is more careful"] = 1.0
+    temperature: Annotated[
+        Temperature, "for --sample; below 1 is more conservative"
+    ] = 1.0
     top_k: Annotated[
-        NotNegative[int], "--sample from the K likeliest pieces, 0 = from all"
+        NotNegative[int], "for --sample: only the K most likely pieces, 0 = all"
     ] = 0
-    top_p: Annotated[Share, "--sample from the likeliest pieces of this mass"] = 1.0
-    seed: Annotated[Seed, "of --sample"] = 0
+    top_p: Annotated[
+        Share, "for --sample: only the most likely pieces with this total probability"
+    ] = 1.0
+    seed: Annotated[Seed, "random seed for --sample"] = 0
     constrained: Annotated[
         bool,
-        "of trees: search among whole ones only; --noconstrained: any output, "
-        "mended where it is none (default: the config's)",
+        "for trees: search complete trees only; --noconstrained: search all outputs "
+        "and repair those that are not trees (default: from the config)",
     ] = True
 
     def __post_init__(self) -> None:

@@ -128,7 +128,7 @@ def _prefixes_of(prefixes: Sequence[str], first: int, count: int) -> Sequence[st
 def _other_number(prefixes: Sequence[str], lines: str) -> UserError:
     return UserError(
         f"--prefix: expected as many lines as the input has, got {len(prefixes):,} and "
-        f"{lines}; give one a line, perhaps empty"
+        f"{lines}; give one per line, possibly empty"
     )
 
 
@@ -150,7 +150,7 @@ def score_stream(
         if counts[0] != counts[1]:
             raise UserError(
                 f"expected as many target as source lines, got {counts[0]} source and "
-                f"{counts[1]} target lines or more; give one pair a line"
+                f"{counts[1]} target lines or more; give one pair per line"
             )
         first = number * _LINES_AT_A_TIME + 1
         for value in translator.score(left, right, first):

@@ -151,16 +151,16 @@ def _introduce(
     log(f"learning rate: at most {float(peak):.3g}, at step {highest:,}")
     if settings.name == "text" and mesh.devices.flat[0].platform == "cpu":
         log(
-            "size: experiments/text.py is for an accelerator; what suits this machine "
-            f"is experiments/text.py:quick,pairs={figures.pairs}, in another workdir"
+            "size: experiments/text.py is for an accelerator; on this machine use "
+            f"experiments/text.py:quick,pairs={figures.pairs}, in another workdir"
         )
     # As experiments/text.py:quick computes them for a given number of pairs.
     suitable = max(200, 30 * 15 * figures.pairs // settings.batch.tokens)
     if settings.name == "text_quick" and settings.train.steps > 1.5 * suitable:
         epochs = settings.train.steps / plan.per_epoch
         log(
-            f"size: {figures.pairs:,} pairs will be read {epochs:.0f} times; what "
-            "suits them is "
+            f"size: {figures.pairs:,} pairs will be read {epochs:.0f} times; for "
+            "fewer, use "
             f"experiments/text.py:quick,pairs={figures.pairs}, in another workdir"
         )
     if mesh.size > 1:

@@ -218,7 +218,7 @@ class Translator:
         if len(sources) != len(targets):
             raise UserError(
                 f"expected as many targets as sources, got {len(sources)} sources and "
-                f"{len(targets)} targets; one pair a line"
+                f"{len(targets)} targets; give one pair per line"
             )
         source_ids = self.source_ids(sources, first)
         target_ids = _with_end(self.target_ids(targets, first))
@@ -351,9 +351,9 @@ class Translator:
             if len(long) > 1:
                 where = f"{len(long):,} lines, the first of them {where}"
             self._warn(
-                f"{where}: {max(long.values())} tokens, more than the {longest} of "
+                f"{where}: {max(long.values())} tokens, more than the {longest} in "
                 f"training (data.max_length){self._beyond(max(long.values()))}; "
-                "what is translated may be poor"
+                "the translation may be poor"
             )
         return ids
 
@@ -386,7 +386,7 @@ class Translator:
         _, rows = self._limits
         if not rows or length <= rows:
             return ""
-        return f", and all past the {rows} learned positions have the last of them"
+        return f", and all positions past the {rows} learned ones use the last of them"
 
     def groups(self, lengths: Sequence[int]) -> list[Group]:
         """Return groups that are translated together, sentences of similar length."""
@@ -472,7 +472,7 @@ def open_run(workdir: Path) -> tuple[Config, Vocabulary]:
         elif settings.data.prepared:
             remedy = "put it back"
             if not corpus.is_absolute():
-                remedy = "call from the folder that the run was trained from"
+                remedy = "run this from the folder that the run was trained from"
             raise UserError(
                 f"{workdir}: expected its prepared data in {corpus} (data.prepared), "
                 f"found none there; {remedy}"
@@ -492,7 +492,7 @@ def chosen_step(settings: Config, saved: Checkpoints) -> int | None:
         return None
     if (best := saved.best()) is None:
         raise UserError(
-            f"expected a checkpoint that was validated in {saved.folder}, found none; "
+            f"expected a validated checkpoint in {saved.folder}, found none; "
             "train on, or set decode.checkpoint=last"
         )
     return best
@@ -516,7 +516,7 @@ def restore(
     settings, vocabulary = open_run(workdir)
     place, remedy = workdir / "checkpoints", "choose another workdir"
     if step is None and steps_in(workdir / "averaged"):
-        place, remedy = workdir / "averaged", "transformer average makes it anew"
+        place, remedy = workdir / "averaged", "run transformer average again"
     abstract = abstract_params(settings, vocabulary)
     with Checkpoints(place, settings.train.keep, warn, remedy) as checkpoints:
         if step is None and place.name == "checkpoints":

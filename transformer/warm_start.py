@@ -119,7 +119,7 @@ class Origin:
         )
         theirs = self.found
         if changes := _other_model(theirs.settings, settings):
-            log(f"model: not that of {self.workdir}: {'; '.join(changes)}")
+            log(f"model: differs from that of {self.workdir}: {'; '.join(changes)}")
         record = {
             "run": str(self.workdir.resolve()),
             "checkpoint": "/".join(theirs.checkpoint.parts[-2:]),
@@ -137,7 +137,7 @@ class Origin:
         """Check that a table of features, which have no names, has the same size."""
         if old != new:
             raise UserError(
-                f"init_from: expected vectors of as many features as {self.workdir} "
+                f"init_from: expected vectors with as many features as {self.workdir} "
                 f"reads, got {new} for {name} in place of {old}; skip it by init.skip"
             )
 
@@ -186,7 +186,7 @@ def open_origin(
     place, step = split_step(init_from)
     if place.resolve() == workdir.resolve():
         raise UserError(
-            f"--init_from: expected another run than --workdir, got {init_from}; "
+            f"--init_from: expected a run other than --workdir, got {init_from}; "
             "choose another workdir"
         )
     found = restore(place, step, log)
@@ -326,7 +326,7 @@ def _check_same_origin(workdir: Path, init_from: str | None) -> None:
     if not same:
         expected = began["run"]
         raise UserError(
-            f"--init_from: expected {expected}, as {workdir} has begun with it, got "
+            f"--init_from: expected {expected}, with which {workdir} began, got "
             f"{init_from}; leave it out to go on, or choose another workdir"
         )
 

@@ -1,8 +1,8 @@
 """Malformed calls: what is typed, and what the one line has to say.
 
-Every call ends with exit code 2 and one line, and leaves what the user has as it is. In
-the arguments ``{run}`` is a finished run, ``{own}`` and ``{bad}`` files of the user,
-``{new}`` what is not there yet.
+Every call ends with exit code 2 and one line, and leaves the user's files unchanged. In
+the arguments ``{run}`` is a finished run, ``{own}`` and ``{bad}`` are the user's files,
+and ``{new}`` does not exist yet.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from support.paths import EXPERIMENTS, ROOT
 from campaign import families
 from campaign.place import Ended, Outcome, Place, call, contents, left, lost
 
-_MEMORY = 8 << 30  # bytes that a call in a process of its own may take
+_MEMORY = 8 << 30  # bytes that a call in a separate process may take
 _SECONDS = 60
 
 
@@ -27,11 +27,11 @@ class Call:
     """A call that has to be refused.
 
     Attributes:
-      what: it is about.
+      what: what it is about.
       arguments: what is typed; TRAIN stands for those that train the small model.
-      says: a regular expression of the message.
+      says: a regular expression for the message.
       given: on standard input.
-      apart: in a process of its own, of little memory: it was known to hang or to die.
+      apart: in a separate process with little memory, as it used to hang or to die.
     """
 
     what: str
@@ -198,7 +198,7 @@ def _outputs() -> Iterator[Call]:
 
 
 def _workdirs() -> Iterator[Call]:
-    """Yield each command that needs a run with each folder that is none."""
+    """Yield each command that needs a run with each folder that has none."""
     readers = {
         "evaluate": [],
         "translate": ["--input={own}/in.txt", "--output={own}/out.txt"],
@@ -233,8 +233,8 @@ def _workdirs() -> Iterator[Call]:
     line = ["plot", "--what=curves", "--workdir={bad}/workdirs/other_metrics.jsonl"]
     yield Call("workdirs", [*line, "--output={own}/out.png"], "metrics.jsonl")
     for kind, says in {
-        "file": "--workdir: expected a folder",
-        "file/below": "--workdir: expected a folder",
+        "file": "--workdir: expected a writable folder",
+        "file/below": "--workdir: expected a writable folder",
         "other_corpus": "corpus",
         "other_checkpoints": "checkpoints",
         "folder": "config.json",
@@ -257,7 +257,7 @@ def _exploding() -> Iterator[Call]:
 
 
 def _heavy() -> Iterator[Call]:
-    """Yield what was known to hang or to take all memory."""
+    """Yield calls that used to hang or to take all memory."""
     run = "--workdir={run}"
     config = f"--config={EXPERIMENTS}/number_words.py"
     rows = [
@@ -304,7 +304,7 @@ os.execv(sys.executable, [sys.executable, "-m", "transformer", *sys.argv[2:]])
 
 
 def _apart(arguments: list[str]) -> Ended:
-    """Call the command line in a process that may take little memory and time."""
+    """Call the command line in a process with limited memory and time."""
     try:
         run = subprocess.run(
             [sys.executable, "-c", _LIMITED, str(_MEMORY), *arguments],
@@ -320,7 +320,7 @@ def _apart(arguments: list[str]) -> Ended:
 
 
 def attempt(place: Place, one: Call) -> Outcome:
-    """Make a call, judge its end, and put the place back."""
+    """Make a call, judge how it ended, and put the place back."""
     before, arguments = place.before, _arguments(place, one)
     ended = _apart(arguments) if one.apart else call(arguments, one.given)
     after = contents(place.root)
@@ -339,6 +339,6 @@ def attempt(place: Place, one: Call) -> Outcome:
 
 
 def outcomes(place: Place, every: int = 1) -> Iterator[Outcome]:
-    """Make every call, or one in so many."""
+    """Make every call, or one in ``every``."""
     for one in table()[::every]:
         yield attempt(place, one)

@@ -1,4 +1,4 @@
-"""Damage: each file of a workdir, spoilt in each way, then read by each command.
+"""Damage: each file of a workdir, damaged in each way, then read by each command.
 
 Either the command refuses in one line that names the file, or it does what it would
 have done: the same numbers, bit for bit.
@@ -18,7 +18,7 @@ from support.ends import end_of, results_of
 from campaign.place import STEPS, Ended, Outcome, Place, call
 
 SEED = 18
-_KEPT = ("tensorboard", "lock")  # nothing that is read later
+_KEPT = ("tensorboard", "lock")  # not read later
 
 
 def _flip(path: Path, draw: random.Random) -> None:
@@ -93,7 +93,7 @@ _OF_CHECKPOINTS = ("a flipped bit", "deleted")
 
 
 def _fits(way: str, name: str, content: bytes) -> bool:
-    """Return whether a file can be damaged in this way, and it tells something new."""
+    """Return whether a file can be damaged in this way and that tells something new."""
     if name.startswith("checkpoints/"):
         return way == "deleted" or (way in _OF_CHECKPOINTS and bool(content))
     if not content:
@@ -104,7 +104,7 @@ def _fits(way: str, name: str, content: bytes) -> bool:
 
 
 def trials(place: Place) -> list[tuple[str, str, str]]:
-    """Return command, file and way of each damage."""
+    """Return the command, file and way of each trial."""
     found = []
     asked = {"run": ["translate", "evaluate", "report"], "stopped": ["train"]}
     for workdir, commands in asked.items():
@@ -117,7 +117,7 @@ def trials(place: Place) -> list[tuple[str, str, str]]:
 
 
 def _files(workdir: Path) -> Iterator[str]:
-    """Yield the files that later work reads; of the checkpoints the last."""
+    """Yield the files that are read later; of the checkpoints only the last."""
     steps = sorted(int(path.name) for path in (workdir / "checkpoints").iterdir())
     for path in sorted(workdir.rglob("*")):
         parts = path.relative_to(workdir).parts
@@ -127,7 +127,7 @@ def _files(workdir: Path) -> Iterator[str]:
 
 
 def _run(place: Place, command: str, workdir: Path) -> tuple[Ended, Any]:
-    """Run a command in a workdir; return how it ended and what came of it."""
+    """Run a command in a workdir; return how it ended and its result."""
     if command == "train":
         ended = call(place.train(workdir.name))
         if ended.code != 0:
@@ -174,7 +174,7 @@ def _names(name: str, message: str) -> bool:
 
 
 def _undamaged(place: Place) -> dict[str, Any]:
-    """Return what comes of each command without damage."""
+    """Return the result of each command without damage."""
     found, workdir = {}, place.root / "damaged"
     for command in ("train", "translate", "evaluate", "report"):
         shutil.copytree(place.root / _whose(command), workdir)

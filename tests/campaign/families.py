@@ -16,7 +16,7 @@ Row = tuple[str, list[str], str]
 _CONFIG = f"--config={EXPERIMENTS}/number_words.py"
 _PLAIN = f"--config={EXPERIMENTS}/big.py"
 
-# What the numbers of a run depend on, of every group of keys; R-Drop is refused of a
+# What the numbers of a run depend on, from every group of keys; R-Drop is refused for a
 # model without dropout, whatever the run.
 OF_ANOTHER_RUN = [
     "seed=1",
@@ -41,7 +41,7 @@ OF_ANOTHER_RUN = [
 
 _MODELS = ["own/nowhere.model", "bad/binary.txt", "own/folder", "own/in.txt"]
 
-# Texts as values: the key, what is no value of it, what the message says.
+# Texts as values: the key, an invalid value, what the message says.
 _TEXTS = [
     ("name", "../other", "name"),
     ("name", "a/../b", "name"),
@@ -79,7 +79,7 @@ def rows() -> Iterator[Row]:
 
 
 def _required(name: str, but: str = "") -> list[str]:
-    """Return what a command needs, without one flag."""
+    """Return the flags that a command requires, except one."""
     values = {
         "workdir": "{run}",
         "config": f"{EXPERIMENTS}/number_words.py",
@@ -163,7 +163,7 @@ def _values_of_keys() -> Iterator[Row]:
 
 
 def _hints(cls: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the keys of a configuration with what is written behind them."""
+    """Yield the keys of a configuration with their type hints."""
     for name, hint in typing.get_type_hints(cls, include_extras=True).items():
         if hint is config.Model:
             hint = config.Transformer
@@ -200,6 +200,6 @@ def _config_files() -> Iterator[Row]:
         yield "config files", line, f"{name}|expected|key batch is missing"
     for path in ("{own}/nowhere.py", "{own}", "{bad}/configs/text.txt"):
         line = ["params", f"--config={path}"]
-        yield "config files", line, "--config:.*(expected|mend)"
+        yield "config files", line, "--config:.*(expected|fix)"
     yield "config files", ["params", _PLAIN + ":other"], "expected no variant"
     yield "config files", ["params", "--config.seed=1", _CONFIG], "before a value"

@@ -1,6 +1,6 @@
 """Kills: a run is killed at a random moment, and resumed to the same bits.
 
-The moments are spread over the stages of a run, each at a random part of the stage.
+The moments are spread over the stages of a run, each at a random point of its stage.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SECONDS = 180  # that a run may take
 
 
 class Run:
-    """A training run as a process, whose lines come with the time."""
+    """A training run as a process, with its lines and their times."""
 
     def __init__(self, arguments: list[str], environment: dict[str, str]) -> None:
         self.lines: list[tuple[float, str]] = []
@@ -99,7 +99,7 @@ def end(place: Place, workdir: Path, said: str) -> dict[str, Any]:
 
 
 def unbroken(place: Place, folder: Path, cache: Path) -> tuple[Any, dict[str, float]]:
-    """Return the end of a run that nothing stops, and how long each stage takes."""
+    """Return the end of an uninterrupted run, and how long each stage takes."""
     for name in ("filling", "unbroken"):  # the first one compiles
         run = Run(place.train(str(folder / name)), environment(cache))
         assert run.end() == 0, run.said
@@ -113,7 +113,7 @@ def unbroken(place: Place, folder: Path, cache: Path) -> tuple[Any, dict[str, fl
 
 
 def outcomes(place: Place, cache: Path, kills: int = KILLS) -> Iterator[Outcome]:
-    """Kill and resume so many runs, two at a time."""
+    """Kill and resume runs, two at a time."""
     draw = random.Random(SEED)
     stages = [list(STAGES)[number % len(STAGES)] for number in range(kills)]
     moments = [(stage, draw.random()) for stage in stages]
@@ -135,7 +135,7 @@ def outcomes(place: Place, cache: Path, kills: int = KILLS) -> Iterator[Outcome]
 
 
 def _resumed(arguments: list[str], cache: Path, stage: str, delay: float) -> Run:
-    """Return the run that went on where one was killed, at its end."""
+    """Kill a run in a stage; return the run that resumed it, at its end."""
     run = Run(arguments, environment(cache))
     assert run.wait(lambda: run.has_begun(stage)), f"no {stage}: {run.said}"
     time.sleep(delay)
@@ -146,7 +146,7 @@ def _resumed(arguments: list[str], cache: Path, stage: str, delay: float) -> Run
 
 
 def _compare(place: Place, workdir: Path, run: Run, expected: Any) -> str:
-    """Return what is other than in a run that nothing stopped, "" = nothing."""
+    """Return what differs from an uninterrupted run, "" = nothing."""
     if run.process.returncode != 0:
         return f"not resumed: {run.said[-500:]}"
     done = end(place, workdir, run.said)

@@ -50,10 +50,10 @@ _LINES = "one two\n" * 2000
 
 
 def _run(arguments: list[str], cache: Path, largest: int = 0) -> Ended:
-    """Run a command that may write files of so many bytes, 0 = any."""
+    """Run a command that may write files of at most ``largest`` bytes, 0 = any."""
     program = ["-c", _LIMITED, str(largest)] if largest else ["-m", "transformer"]
     with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "cache"  # in which a program may end half written
+        copy = Path(folder) / "cache"  # a program in it may end half written
         shutil.copytree(cache, copy)
         done = subprocess.run(
             [sys.executable, *program, *arguments],
@@ -70,7 +70,7 @@ def _run(arguments: list[str], cache: Path, largest: int = 0) -> Ended:
 def _limited_files(
     place: Place, folder: Path, cache: Path, expected: Any
 ) -> Iterator[Outcome]:
-    """Let files be no larger than a corpus, a checkpoint or an output would need."""
+    """Limit files to less than a corpus, a checkpoint or an output needs."""
     for what, largest in (("preparation", 1 << 10), ("checkpoint", 16 << 10)):
         workdir = folder / f"limited_{what}"
         train = place.train(str(workdir))
@@ -119,7 +119,7 @@ def _full_disks(
 
 
 def _mount(disk: Path, size: int) -> str:
-    """Mount a small disk; return why it cannot be, "" = it is."""
+    """Mount a small disk; return why that failed, "" = it did not."""
     command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "campaign", str(disk)]
     try:
         done = subprocess.run(command, capture_output=True, text=True)
@@ -153,7 +153,7 @@ def _filled_output(place: Place, disk: Path, cache: Path) -> Outcome:
 def _resumed(
     place: Place, workdir: Path, train: list[str], cache: Path, expected: Any
 ) -> str:
-    """Train to the end after room was made; return what is wrong with it."""
+    """Train to the end after making room; return what is wrong with the run."""
     ended = _run(train, cache)
     if ended.code != 0:
         return f"not resumed: {ended.err[-300:]}"
@@ -213,7 +213,7 @@ _YEAR = 365 * 24 * 3600
 def _clocks(
     place: Place, folder: Path, cache: Path, expected: Any
 ) -> Iterator[Outcome]:
-    """Resume a killed run with a clock set back, ahead, and files of the future."""
+    """Resume a killed run with a clock set back or ahead, or files of the future."""
     for what, seconds in (("set back", _YEAR), ("set ahead", -_YEAR), ("files", 0)):
         workdir, lies = folder / f"clock_{seconds}", folder / f"lies_{seconds}"
         lies.mkdir()
@@ -257,7 +257,7 @@ _LINKED = [
 
 
 def _links(place: Place) -> Iterator[Outcome]:
-    """Train in a folder where a link to a file of the user lies in the way."""
+    """Train in a folder where a link to a file of the user is in the way."""
     before, workdir = place.before, place.root / "linked"
     for name in _LINKED:
         workdir.mkdir()

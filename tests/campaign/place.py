@@ -31,19 +31,19 @@ SETTINGS = {
     "decode.average": 2,
 }
 ERROR = "transformer: error: "
-_SECONDS = 120  # a call that takes longer hangs
+_SECONDS = 120  # a call that takes longer counts as hanging
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What came of one trial.
+    """The outcome of one trial.
 
     Attributes:
-      kind: of the trial, a row of the table.
-      what: was tried.
+      kind: the kind of trial, a row of the table.
+      what: what was tried.
       problem: what was not as expected, "" = nothing.
-      lost: something that the user had is changed or gone.
-      traceback: it ended with a traceback.
+      lost: whether something that the user had is changed or gone.
+      traceback: whether it ended with a traceback.
       skipped: why it was not tried, "" = it was.
     """
 
@@ -121,7 +121,7 @@ def _alarm() -> Iterator[None]:
 
 
 def contents(folder: Path) -> dict[str, str]:
-    """Return a digest of each file of a folder; what a link names is not followed."""
+    """Return a digest of each file of a folder; links are not followed."""
     found = {}
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
@@ -156,7 +156,7 @@ def quick(cache: Path) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A folder that holds all that calls are about, and is put back after each.
+    """A folder with everything that calls use, which is put back after each.
 
     Attributes:
       root: of the folder. In it: data (texts), run (a finished run), stopped (one that
@@ -173,7 +173,7 @@ class Place:
 
     @functools.cached_property
     def before(self) -> dict[str, str]:
-        """What lies in it, before anything is tried."""
+        """What is in it before anything is tried."""
         return contents(self.root)
 
     def train(self, workdir: str, *more: str) -> list[str]:
@@ -181,7 +181,7 @@ class Place:
         return command(self.settings, self.root / workdir, *more)
 
     def put_back(self) -> None:
-        """Make everything as it was."""
+        """Put everything back as it was."""
         shutil.rmtree(self.root)
         shutil.copytree(self.pristine, self.root, symlinks=True)
 
@@ -196,7 +196,7 @@ def make(root: Path) -> Place:
     stop(settings, root / "stopped")
     _write_files(root)
     shutil.copytree(root, place.pristine, symlinks=True)
-    assert place.before  # looked at while all is as it was
+    assert place.before  # computed while everything is as it was
     return place
 
 
@@ -235,7 +235,7 @@ def _write_files(root: Path) -> None:
 
 
 def _write_texts(data: Path, bad: Path) -> None:
-    """Write folders of texts, of each of which one file cannot be used."""
+    """Write folders of texts, each with one file that cannot be used."""
     for stem in ("train", "validation", "test"):
         text = (data / f"{stem}.de").read_bytes()
         damaged = {

@@ -88,10 +88,10 @@ def test_an_unknown_command_suggests_the_nearest(capsys):
         ("def get_config():\n  return 1 + 'a'", "line 2: TypeError: unsupported"),
         ("def get_config():\n  open('/no/such')", "line 2: FileNotFoundError: "),
         ("x = 1", "no attribute 'get_config'"),
-        ("import sys\nsys.exit(3)", "line 2: SystemExit: 3; mend the file"),
-        ("def get_config():\n  exit()", "line 2: SystemExit: None; mend the file"),
+        ("import sys\nsys.exit(3)", "line 2: SystemExit: 3; fix the file"),
+        ("def get_config():\n  exit()", "line 2: SystemExit: None; fix the file"),
         ("def get_config():\n  int('x')", "line 2: ValueError: invalid literal"),
-        ("raise BaseException('a\\nb')", "line 1: BaseException: a b; mend the file"),
+        ("raise BaseException('a\\nb')", "line 1: BaseException: a b; fix the file"),
         ("def get_config():\n  pass", "to return a ConfigDict, got NoneType"),
         ("def get_config():\n  return 3", "to return a ConfigDict, got int"),
         (
@@ -160,7 +160,7 @@ def test_a_workdir_that_cannot_be_written(capsys, tmp_path):
     (tmp_path / "file").write_text("")
     for place in ("file", "file/below"):
         text = error(capsys, "train", BASE, f"--workdir={tmp_path / place}")
-        assert text.startswith("--workdir: expected a folder that can be written, got ")
+        assert text.startswith("--workdir: expected a writable folder, got ")
 
 
 def test_an_accelerator_that_is_absent(capsys, monkeypatch, tmp_path):
@@ -263,8 +263,8 @@ def test_what_else_is_called_so_is_not_imported(monkeypatch, tmp_path):
     for place in ("beside", "elsewhere"):
         (tmp_path / place).mkdir()
         (tmp_path / place / "a_parent.py").write_text(f"{parent}\nWHERE = '{place}'\n")
-        # Python's own are not replaced.
-        (tmp_path / place / "statistics.py").write_text("raise ImportError\n")
+    # Python's own are not replaced.
+    (tmp_path / "beside" / "statistics.py").write_text("raise ImportError\n")
     (tmp_path / "beside" / "child.py").write_text(
         "import a_parent, statistics\n"
         "def get_config():\n"
@@ -274,6 +274,7 @@ def test_what_else_is_called_so_is_not_imported(monkeypatch, tmp_path):
         "  return config\n"
     )
     monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    monkeypatch.delitem(sys.modules, "statistics", raising=False)
     calls: list = []
     programme(monkeypatch, "train", train=keeps(calls))
     call = [f"--config={tmp_path / 'beside' / 'child.py'}", f"--workdir={tmp_path}"]
@@ -314,10 +315,10 @@ def test_what_evaluate_average_score_and_check_are_asked(monkeypatch, trained, c
     capsys.readouterr()
     for place in (trained / "config.json", trained / "checkpoints" / "x"):
         told = error(capsys, "evaluate", here, f"--output={place}")
-        assert told.startswith("--output: expected a place that is no part of the run")
+        assert told.startswith("--output: expected a path that is not part of the run")
     (trained / "file").write_text("")
     told = error(capsys, "evaluate", here, f"--output={trained / 'file'}")
-    assert told.startswith("--output: expected a folder that can be written")
+    assert told.startswith("--output: expected a writable folder")
     assert cli.main(["average", here, "--last=5"]) == 0
     assert asked.pop() == ((trained,), {"last": 5})
     assert capsys.readouterr().out == "mean\n"
@@ -363,7 +364,7 @@ def test_translate_has_a_flag_for_each_field_of_a_search(monkeypatch, trained, c
     assert cli.main(["translate", "--help"]) == 0
     text = capsys.readouterr().out
     assert "--length_penalty=gnmt|power" in text
-    assert "from the K likeliest pieces, 0 = from all (default: 0)" in text
+    assert "only the K most likely pieces, 0 = all (default: 0)" in text
 
 
 def test_params_prints_the_table(capsys, started):

@@ -77,7 +77,7 @@ BASE = f"--config={EXPERIMENTS / 'base.py'}"
         ),
         (["check"], "expected either --workdir or --config"),
         (["check", BASE, "--workdir=x"], "expected either --workdir or --config"),
-        (["params", "--config=none.py"], "got none.py, which is not there"),
+        (["params", "--config=none.py"], "got none.py, which does not exist"),
         (["params", f"--config={EXPERIMENTS}"], "expected a Python file such as"),
         (["params", f"{BASE}:as_ran"], "expected :as_written or :as_run, got :as_ran"),
         (
@@ -142,7 +142,7 @@ def test_arguments_by_place(arguments, first, more):
         ([], "some: expected FIRST [MORE ...], got none; see transformer some --help"),
         (["--first=a"], "some: expected one of its flags, got --first; see"),
         ([""], "FIRST: expected some text, got ''; change it"),
-        (["a", "b", "--output=b"], "--output: expected another file than MORE, got b"),
+        (["a", "b", "--output=b"], "--output: expected a file other than MORE, got b"),
     ],
 )
 def test_mistakes_in_arguments_by_place(arguments, expected):

@@ -53,7 +53,7 @@ def test_files_that_cannot_be_opened(capsys, monkeypatch, trained):
         capsys, *call, "--input=nowhere"
     )
     bad = f"--output={trained / 'no' / 'folder'}"
-    assert "expected a file that can be written" in error(capsys, *call, bad)
+    assert "expected a writable file" in error(capsys, *call, bad)
 
 
 # ---- whole or not at all -------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_permissions_are_kept_and_write_protection_is_respected(tmp_path, monkey
     files.write(str(path), "new")
     assert path.read_text() == "new" and path.stat().st_mode & 0o777 == 0o640
     monkeypatch.setattr(os, "access", lambda *_: False)  # the super-user may always
-    with pytest.raises(UserError, match="can be written, got .*: Permission denied"):
+    with pytest.raises(UserError, match="a writable file, got .*: Permission denied"):
         files.write(str(path), "newer")
     assert path.read_text() == "new"
 
@@ -196,7 +196,7 @@ def test_an_output_that_is_an_input_is_refused(capsys, trained, started, call, h
     else:
         output = x if how == "same" else trained / ".." / trained.name / "x.py"
     text = error(capsys, *arguments, f"--output={output}")
-    assert text.startswith(f"--output: expected another file than --{flag}, got ")
+    assert text.startswith(f"--output: expected a file other than --{flag}, got ")
     assert not started and x.read_text().startswith('"""')
 
 
@@ -213,7 +213,7 @@ def test_a_file_of_a_run_is_no_output(capsys, trained, place):
     (trained / "link").symlink_to(trained / "config.json")
     before = (trained / "config.json").read_text()
     text = error(capsys, "report", "--static", f"--output={trained / place}")
-    assert text.startswith("--output: expected a place that is no part of the run in ")
+    assert text.startswith("--output: expected a path that is not part of the run in ")
     assert (trained / "config.json").read_text() == before
 
 
@@ -249,7 +249,7 @@ def test_the_folder_of_an_output_is_looked_for_first(
     required = [needed[x] for x in command.required if x != "output"]
     required += [str(trained / "f") for _ in command.positional]
     text = error(capsys, name, *required, f"--output={trained / place}")
-    assert text.startswith("--output: expected a file that can be written, got ")
+    assert text.startswith("--output: expected a writable file, got ")
     assert why in text and text.endswith("; choose another") and not started
 
 

@@ -47,7 +47,7 @@ def test_the_help_names_the_files(capsys):
     assert cli.main(["parseval", "--help"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("usage: transformer parseval GOLD TEST\n")
-    assert "\n  GOLD\n      file of right trees" in text
+    assert "\n  GOLD\n      file of gold trees" in text
 
 
 def test_mistakes_are_one_line(files, tmp_path, capsys):
@@ -62,7 +62,7 @@ def test_mistakes_are_one_line(files, tmp_path, capsys):
         ([gold, "none"], "none: expected a readable file, got: "),
         ([gold, str(fewer)], "expected as many gold as test trees, got 2 and 1; align"),
         ([str(broken), test], f"{broken}, line 2: expected a tree in brackets, got 1"),
-        ([*files, f"--output={test}"], "--output: expected another file than TEST,"),
+        ([*files, f"--output={test}"], "--output: expected a file other than TEST,"),
         ([*files, "--tags=none"], "--tags: expected one of gold, test, got 'none'"),
         (["--gold=a", *files], "expected one of its flags, got --gold; see"),
     ]:

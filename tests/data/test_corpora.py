@@ -137,7 +137,7 @@ def test_mistakes_in_parquet_are_told(tmp_path):
     with pytest.raises(UserError, match=r"wmt14/de-en, got .*set data\.name to"):
         list(opened(tmp_path, "parquet", name="wmt14/de-en").pairs("train"))
     parquet.write_table(table[:0], tmp_path / "test.parquet")
-    with pytest.raises(UserError, match="got no row"):
+    with pytest.raises(UserError, match="got no rows"):
         opened(tmp_path, "parquet", name="en,en").checksums("test")
     broken = pyarrow.StringArray.from_buffers(
         1,
@@ -221,9 +221,9 @@ def test_symbols_are_kept_whole_wherever_they_stand():
 @pytest.mark.parametrize(
     "changes, told",
     [
-        ({"tokenizer_symbols": "a,,b"}, "different symbols joined by commas"),
+        ({"tokenizer_symbols": "a,,b"}, "distinct symbols joined by commas"),
         ({"tokenizer_symbols": "a b"}, "without white space"),
-        ({"tokenizer_symbols": "a,a"}, "different symbols"),
+        ({"tokenizer_symbols": "a,a"}, "distinct symbols"),
         ({"tokenizer_symbols": "a,</s>"}, "none of <pad>, <unk>"),
         ({"tokenizer_symbols": "a", "tokenizer_kind": "bytes"}, "no sentencepiece"),
         ({"tokenizer_symbols": "a", "tokenizer_source_model": "x"}, "no sentencepiece"),

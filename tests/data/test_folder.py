@@ -124,7 +124,7 @@ def test_flipped_bytes(
         path.write_bytes(before)
         flip(path, number)
         said = refusal(content, config)
-        assert said.startswith(f"{path}: expected") and "prepare the data anew" in said
+        assert said.startswith(f"{path}: expected") and "prepare the data again" in said
 
 
 def test_flipped_bytes_of_the_manifest(

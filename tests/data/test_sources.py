@@ -125,9 +125,7 @@ def test_language_that_num2words_lacks() -> None:
 
 def test_a_language_that_num2words_writes_in_part() -> None:
     assert number_words.words(1, "am")
-    with pytest.raises(
-        UserError, match="got 'am', of which it does not write 6890; ch"
-    ):
+    with pytest.raises(UserError, match="got 'am', in which it cannot write 6890; ch"):
         number_words.words(6890, "am")
 
 

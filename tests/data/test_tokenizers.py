@@ -319,7 +319,7 @@ def test_given_model_errors(tmp_path: pathlib.Path) -> None:
     [
         (1, "a b c", "vocab_size: expected at least 5, as 4 pieces are special, got 1"),
         (4, "a b c", "vocab_size: expected at least 8, the characters of"),
-        (50, "a" * 4193, "got none in lines of at most 4,192 bytes"),
+        (50, "a" * 4193, "expected lines of at most 4,192 bytes to train"),
     ],
 )
 def test_what_sentencepiece_cannot_train(size, text, expected) -> None:

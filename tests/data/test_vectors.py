@@ -147,7 +147,7 @@ BAD = {
     "a vector": (np.ones(3), r"the shape (3,)"),
     "a picture": (np.ones((2, 3, 4)), r"the shape (2, 3, 4)"),
     "no frame": (np.ones((0, 3)), r"the shape (0, 3)"),
-    "other features": (np.ones((2, 4)), "expected 3 features a frame"),
+    "other features": (np.ones((2, 4)), "expected 3 features per frame"),
     "not finite": (np.array([[1, 2, 3], [1, np.nan, 3.0]]), "in frame 1"),
     "too large": (np.full((2, 3), 1e300), "in frame 0"),
     "complex": (np.ones((2, 3), complex), "complex128"),
@@ -205,12 +205,12 @@ def test_a_link_to_nothing_and_a_folder_are_no_arrays(arrays, tmp_path):
     place = tmp_path / "data/train/0.npy"
     place.unlink()
     place.symlink_to(tmp_path / "nothing")
-    assert f"{place}: expected an array as numpy.save writes" in said(
+    assert f"{place}: expected an array written by numpy.save" in said(
         prepared, tmp_path
     )
     place.unlink()
     place.mkdir()
-    assert f"{place}: expected an array as numpy.save writes" in said(
+    assert f"{place}: expected an array written by numpy.save" in said(
         prepared, tmp_path
     )
 
@@ -300,4 +300,4 @@ def test_strips_show_their_numbers_by_images_of_their_split_alone(tmp_path):
             if np.array_equal(strip[at : at + 8].T.ravel() * 16, images[i])
         ]
         assert found
-    assert "expected a folder to make" in said(strips.write, tmp_path / "a", SMALL)
+    assert "expected a new folder" in said(strips.write, tmp_path / "a", SMALL)

@@ -91,7 +91,7 @@ def test_what_is_no_object_is_refused(tmp_path, content):
 def test_a_folder_or_nothing_in_place_of_a_file_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "absent", tmp_path / "file" / "below"):
         (tmp_path / "file").touch()
-        with pytest.raises(UserError, match="expected a file"):
+        with pytest.raises(UserError, match="expected a (readable )?file"):
             sealed.read_json(path, "help")
 
 
@@ -146,7 +146,7 @@ def test_another_size_and_absence_are_refused_at_once(big):
     os.truncate(big, 5)
     with pytest.raises(UserError, match="expected 3,145,745 bytes, got 5"):
         digests.Verified(big, record, "help")
-    with pytest.raises(UserError, match="expected a file that can be read"):
+    with pytest.raises(UserError, match="expected a readable file"):
         digests.Verified(big.with_name("absent"), record, "help")
 
 

@@ -219,7 +219,10 @@ BAD: dict[str, tuple[Any, str]] = {
         lambda p: (p / "model.safetensors").write_bytes(b"\x08" * 30),
         "expected a safetensors file",
     ),
-    "no list": (lambda p: (p / "vocab.json").unlink(), "vocab.json: expected a file"),
+    "no list": (
+        lambda p: (p / "vocab.json").unlink(),
+        "vocab.json: expected a readable file",
+    ),
     "no pieces": (lambda p: (p / "target.spm").unlink(), "target.spm: expected the"),
     "other spm": (
         lambda p: (p / "source.spm").write_bytes(b"x"),
@@ -302,7 +305,7 @@ BAD: dict[str, tuple[Any, str]] = {
         lambda p: change_json(p, "config.json", decoder_attention_heads=[2]),
         "one number above 0 for encoder_attention_heads and decoder",
     ),
-    "8 bits": (eight_bits, "expected arrays of types that numpy has"),
+    "8 bits": (eight_bits, "expected arrays of types that numpy supports"),
     "penalty": (
         negative_penalty,
         "config.json: expected a number from 0 to below 100 for length_penalty, got -1",

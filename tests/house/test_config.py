@@ -197,7 +197,7 @@ CHOICES = {
     "parallel.layers": "auto, unrolled, scanned",
 }
 SYMBOLS = (
-    "different symbols joined by commas, without white space, none of <pad>, <unk>, "
+    "distinct symbols joined by commas, without white space, none of <pad>, <unk>, "
     "<s>, </s>"
 )
 RANGES = (
@@ -420,7 +420,7 @@ def test_a_run_with_keys_that_are_gone_can_be_read():
     with pytest.raises(UserError) as caught:
         config.resolve_saved(values)
     assert str(caught.value) == (
-        "config: tokenizer.algorithm: expected 'bpe', as this version has no other, "
+        "config: tokenizer.algorithm: expected 'bpe', the only value in this version, "
         "got 'unigram'; use the version that trained the run"
     )
 

@@ -91,7 +91,7 @@ def test_pieces_of_sentencepiece_spell_words():
 
 
 def test_single_bytes_spell_any_word():
-    with pytest.raises(UserError, match="got one with pieces of single bytes"):
+    with pytest.raises(UserError, match="got one with byte pieces, which can"):
         demands.forbidding(Bytes(), ("Hund",))
 
 

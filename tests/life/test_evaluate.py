@@ -253,7 +253,7 @@ def test_more_checkpoints_to_average_than_are_kept_are_told(run):
     said: list[str] = []
     evaluate(run, log=said.append)
     (warning,) = [line for line in said if line.startswith("warning: 20 checkpoints")]
-    assert "and 3 are kept (train.keep)" in warning
+    assert "but only 3 are kept (train.keep)" in warning
     assert results(run)["averaged_steps"] == [20, 30, 40]
 
 
@@ -385,7 +385,7 @@ def test_a_held_workdir_is_refused(run, work):
 
 def test_a_lost_or_damaged_average_is_told(run):
     (run / "averaged" / "40" / "digests.json").unlink()
-    with pytest.raises(UserError, match="averaged, .*transformer average makes"):
+    with pytest.raises(UserError, match="averaged, .*run transformer average again"):
         transformer.load(run, warn=lambda line: None)
     (run / "averaged" / "40").rename(run / "averaged" / "40.saving")  # by a kill
     assert_same_params(transformer.load(run).params, saved_params(run, 40))
@@ -415,7 +415,7 @@ def test_uneven_intervals_are_reported(run):
     said: list[str] = []
     average(run, 3, log=said.append)
     assert said == [
-        "warning: the averaged checkpoints are not equally far apart (30, 40, 43)"
+        "warning: the averaged checkpoints are not evenly spaced (30, 40, 43)"
     ]
 
 

@@ -179,7 +179,7 @@ def test_a_run_whose_checkpoints_are_gone_is_replaced_by_its_own_kind_only(
     assert folder.read_settings(workdir) == short
     said: list[str] = []
     assert train.train(short, workdir, said.append)
-    anew = f"{workdir}: no checkpoint found, the run begins anew"
+    anew = f"{workdir}: no checkpoint found, the run starts over"
     assert (anew in said) == (lost == "results.json")
     assert metrics_of(workdir) and checkpoints_of(workdir) == [3, 6]
 
@@ -222,7 +222,7 @@ def test_damage_is_reported_before_a_step(long, workdir, name, damage):
     if (name, damage) == ("record.json", Path.unlink):  # the way to go on without it
         said: list[str] = []
         assert train.train(long, workdir, said.append)
-        assert f"{workdir / name}: none found, it begins anew" in said
+        assert f"{workdir / name}: none found, a new one is started" in said
     elif (name, damage) == ("config.json", Path.unlink):
         assert train.train(long, workdir, ignore)
     else:

@@ -133,7 +133,7 @@ def test_a_step_that_is_too_large_is_refused_with_tokens_that_fit(holding, tmp_p
 def test_tokens_that_cannot_be_lowered(holding, tmp_path):
     settings = tiny_run(tmp_path / "text", **{"train.steps": 2})
     holding(150_000)
-    assert "lower data.max_length with it, or set parallel.remat=layers" in refused(
+    assert "lower it and data.max_length, or set parallel.remat=layers" in refused(
         train, settings, new(tmp_path)
     )
 
@@ -177,7 +177,7 @@ LINES = ["one two", "three"]
 def test_a_search_that_no_machine_holds(translator, how, wide, key):
     with compilations() as logged:
         said = refused(lambda: translator.hypotheses(LINES, **how))
-    assert said.startswith(f"{key}: expected ") and f"got {wide:,} a sentence" in said
+    assert said.startswith(f"{key}: expected ") and f"got {wide:,} per sentence" in said
     assert number(r"; about ([\d,]+) fit", said) < wide
     if wide > 10**6:
         assert not [line for line in logged if "compilation of jit(search)" in line]
@@ -188,7 +188,7 @@ def test_what_is_said_to_fit_fits(translator, holding, how):
     name = "n_best" if how else "beam"
     holding(30 * MB)
     said = refused(lambda: translator.hypotheses(LINES, **how, **{name: 2000}))
-    beam = number(r"about ([\d,]+) fit, more of fewer sentences", said)
+    beam = number(r"about ([\d,]+) fit, more with fewer sentences", said)
     assert 8 < beam < 2000
     assert len(translator.hypotheses(LINES, **how, **{name: beam})) == 2
 

@@ -224,7 +224,7 @@ def test_changed_input_is_refused_and_absent_input_is_told(
     said: list[str] = []
     assert len(prepare(config, tmp_path, said.append).corpora["test"]) == 1
     assert "test not compared as a whole" in said[0] and "test.en" in said[0]
-    assert f"data: {path} is gone, of which {tmp_path / 'corpus'} was made" in said
+    assert f"data: {path} is gone, from which {tmp_path / 'corpus'} was made" in said
 
 
 @pytest.mark.parametrize("hidden", ["gone", "longer", "empty"])
@@ -262,7 +262,7 @@ def test_a_part_that_is_gone_is_told(tmp_path: pathlib.Path) -> None:
     said: list[str] = []
     assert len(prepare(config, tmp_path / "run", said.append).corpora["train"]) == 6
     folder = tmp_path / "run" / "corpus"
-    assert f"data: {gone} is gone, of which {folder} was made" in said
+    assert f"data: {gone} is gone, from which {folder} was made" in said
 
 
 def test_a_folder_without_the_digests_of_texts_is_compared_by_what_it_has(
@@ -321,7 +321,7 @@ def test_folder_that_is_not_ours(tmp_path: pathlib.Path) -> None:
     with pytest.raises(UserError, match=r"manifest\.json"):
         prepare(make_config(), other)
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="can be written"):
+    with pytest.raises(UserError, match="expected a writable folder"):
         prepare(make_config(), tmp_path / "file")
 
 
@@ -331,7 +331,7 @@ def test_places_where_no_folder_can_be_made(tmp_path: pathlib.Path) -> None:
     link.symlink_to(tmp_path / "nothing")
     for place, found in (
         (file, "found a file; remove"),
-        (link, "found a link to nothing; remove"),
+        (link, "found a broken link; remove"),
         (long, "too long"),
     ):
         with pytest.raises(UserError, match=f"expected a prepared corpus .*{found}"):
@@ -358,7 +358,7 @@ def test_blank_lines_are_nothing_to_measure_with(
     (tmp_path / "text" / f"{split}.en").write_text("a\n\n \t\n")
     target = tmp_path / "text" / f"{split}.de"
     target.write_text("\nb\n\u3000\n")
-    with pytest.raises(UserError, match=f"data.{split}: .* got 3 of which none has"):
+    with pytest.raises(UserError, match=f"data.{split}: .* got 3, none with text"):
         prepare(config, tmp_path)
     assert os.listdir(tmp_path) == ["text"]
     target.write_text("\nb\nc\n")
@@ -468,7 +468,7 @@ def test_a_run_says_where_its_prepared_data_are_not(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for prepared, remedy in {
-        "shared": "call from the folder that the run was trained from",
+        "shared": "run this from the folder that the run was trained from",
         str(tmp_path / "shared"): "put it back",
     }.items():
         settings = make_config(data_prepared=prepared)

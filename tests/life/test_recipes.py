@@ -290,7 +290,7 @@ def test_a_run_that_ended_early_goes_on_with_more_patience(short_of_patience, tm
     said: list[str] = []
     assert train.train(settings, workdir, said.append)
     assert metrics_of(workdir) == before  # no step more
-    assert any("3 validations brought nothing better" in line for line in said)
+    assert any("no improvement in 3 validations" in line for line in said)
     patient = dataclasses.replace(settings.train, patience=4)
     settings = dataclasses.replace(settings, train=patient)
     assert train.train(settings, workdir, ignore)

@@ -300,10 +300,10 @@ def test_bfloat16_stays_close_to_float32():
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"name": "text"}, "what suits this machine is .*:quick,pairs=200, in another"),
+        ({"name": "text"}, "on this machine use .*:quick,pairs=200, in another"),
         (
             {"name": "text_quick", "train.steps": 2000},
-            r"200 pairs will be read \d+ times; what suits them is .*:quick,pairs=200,",
+            r"200 pairs will be read \d+ times; for fewer, use .*:quick,pairs=200,",
         ),
         # What it chooses for so few pairs itself is not called too long.
         ({"name": "text_quick", "train.steps": 30 * 15 * 200 // 128}, None),

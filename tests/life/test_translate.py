@@ -102,7 +102,7 @@ def test_what_is_past_the_learned_positions_is_told(translator, warnings):
         warnings.clear()
         learned.source_ids(["a longer line"])
         (said,) = warnings
-        past = "all past the 12 learned positions have the last of them"
+        past = "all positions past the 12 learned ones use the last of them"
         assert (past in said) is told
 
 

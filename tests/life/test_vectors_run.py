@@ -203,7 +203,7 @@ def test_features_of_other_vectors_are_not_taken_for_pieces(run, settings, tmp_p
     narrow = dataclasses.replace(
         settings, data=dataclasses.replace(settings.data, dir=str(folder))
     )
-    said = "init_from: expected vectors of as many features as"
+    said = "init_from: expected vectors with as many features as"
     (tmp_path / "new").mkdir()
     with pytest.raises(UserError, match=said):
         train.train(narrow, tmp_path / "new", lambda _: None, init_from=str(run[0]))
@@ -218,7 +218,7 @@ def test_what_is_no_array_is_refused_in_a_line(run, data, tmp_path, capsys):
     np.save(tmp_path / "other.npy", np.ones((3, 9)))
     for name, expected in (
         ("text", "error: three hundred: expected a .npy array of numbers"),
-        ("other.npy", "other.npy: expected 8 features a frame"),
+        ("other.npy", "other.npy: expected 8 features per frame"),
     ):
         assert cli.main([*call, f"--input={tmp_path / name}"]) == 2
         captured = capsys.readouterr()  # beside which device, and what fits

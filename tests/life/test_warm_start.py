@@ -134,7 +134,7 @@ def test_a_model_that_reads_the_same_arrays_otherwise_is_told(place, other):
     prepared = prepare(settings, workdir, ignore, origin.vocabulary(settings))
     origin.start(settings, prepared.vocabulary, said.append)
     assert said[1:] == [
-        f"model: not that of {other}: model.heads: 2 -> 4; model.d_k: 8 -> 4; "
+        f"model: differs from that of {other}: model.heads: 2 -> 4; model.d_k: 8 -> 4; "
         "model.d_v: 8 -> 4; model.norm: 'post' -> 'pre'"
     ]
 
@@ -267,10 +267,10 @@ def test_a_resumed_run_does_not_read_the_other_one(place, other, tuned):
 def test_a_run_that_has_begun_goes_on_with_what_it_began_with(place, other, tuned):
     settings, workdir = tuned
     for given in (f"{other}:4", str(place / "elsewhere")):
-        with pytest.raises(UserError, match="has begun with it, got .*; leave it out"):
+        with pytest.raises(UserError, match="which .* began, got .*; leave it out"):
             warm_start.open_origin(settings, workdir, given, ignore)
     plain = folder.read_settings(other)
-    with pytest.raises(UserError, match="expected none, as .* has begun with it"):
+    with pytest.raises(UserError, match="expected none, with which .* began"):
         warm_start.open_origin(plain, other, str(workdir), ignore)
 
 
@@ -283,9 +283,9 @@ def test_a_run_that_has_begun_goes_on_with_what_it_began_with(place, other, tune
         (
             {"optimizer.frozen": "encoder"},
             "optimizer.frozen: expected patterns .* got 'encoder', which matches none;"
-            " near it are encoder_0",
+            " the closest are encoder_0",
         ),
-        ({"init.only": "encoder_0, dekoder_0"}, "init.only: .* near it are decoder_0"),
+        ({"init.only": "encoder_0, dekoder_0"}, "init.only: .* closest are decoder_0"),
         ({"optimizer.frozen": ".*"}, "expected patterns that leave a parameter"),
         (
             {"model.d_ff": 48},
@@ -323,7 +323,7 @@ def test_places_without_a_run_are_refused(place, other, teens):
         refused(str(teens), ignore)
     with pytest.raises(UserError, match=r"expected a checkpoint of step 4, 6 .* 5"):
         refused(f"{other}:5", ignore)
-    with pytest.raises(UserError, match="expected another run than --workdir"):
+    with pytest.raises(UserError, match="expected a run other than --workdir"):
         refused(str(workdir / ".." / "new"), ignore)
     kept = settings_on(teens, **{"init.vocabulary": "old"})
     with pytest.raises(UserError, match="init.vocabulary: expected 'new' without"):

@@ -36,8 +36,8 @@ def drawn(**changes):
 @pytest.mark.parametrize(
     "changes, said",
     [
-        ({"kernel": 2}, "model.kernel: expected an odd number: the encoder reads as"),
-        ({"d_model": 15}, "model.d_model: expected an even number, of which a block"),
+        ({"kernel": 2}, "model.kernel: expected an odd number: the encoder reads"),
+        ({"d_model": 15}, "model.d_model: expected an even number, as blocks halve it"),
         ({"sets": 0}, "model.sets: expected a number greater than 0, got 0"),
         ({"blocks": 17}, "model.blocks: expected at most 16, got 17"),
         ({"grid": 0.9}, "model.grid: expected at least 1 and at most 10, got 0.9"),

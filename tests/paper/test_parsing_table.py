@@ -76,7 +76,8 @@ def test_the_printed_rows_stand_above_the_measured_ones(tmp_path, capsys):
     assert (wsj["seeds"], wsj["trained on"]) == ("2", "02-21")
     assert wsj["params, M"] == ""  # the corpus is gone
     assert (
-        "Rules: COLLINS.prm\\|tags:gold. " in text and "no part of this project" in text
+        "Rules: COLLINS.prm\\|tags:gold. " in text
+        and "not part of this project" in text
     )
 
 
@@ -110,7 +111,7 @@ def test_what_does_not_belong_is_refused(tmp_path, capsys, changes, wanted):
 
 def test_a_folder_without_runs_is_named_with_the_flag(tmp_path, capsys):
     assert cli.main(["report", f"--parsing={tmp_path}"]) == 2
-    assert "--parsing: expected folders of runs, got" in capsys.readouterr().err
+    assert "--parsing: expected folders with runs, got" in capsys.readouterr().err
 
 
 def test_small_files_of_parsers_make_the_same_line(tmp_path, capsys):

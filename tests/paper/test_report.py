@@ -161,9 +161,9 @@ def test_figures_stand_beside_the_paper_s(small):
     for part in ("last checkpoint", "d_model = 128", "(test)", "tok:punctuation+moses"):
         assert part in table.note
     assert "No finished run of A_h4, " in table.note
-    assert table.note.endswith("Without a run here, and left out: Table 2 and Table 4.")
+    assert table.note.endswith("Left out for lack of runs: Table 2 and Table 4.")
     (first, *_) = report.tables(*runs.find(small), beside={4})
-    assert first.note.endswith("Without a run here, and left out: Table 2.")
+    assert first.note.endswith("Left out for lack of runs: Table 2.")
 
 
 def test_rows_are_judged_against_base(small):
@@ -682,7 +682,7 @@ def test_the_same_runs_make_the_same_report(small, capsys):
         (["--workdir=none"], "none: expected a finished run, found no such folder"),
         (["--workdir=x", "--format=pdf"], "one of markdown, html, csv"),
         (["--workdir=x", "--timed"], "--timed: expected with --static only"),
-        (["--static", "--config=none.py"], "got none.py, which is not there"),
+        (["--static", "--config=none.py"], "got none.py, which does not exist"),
     ],
 )
 def test_mistakes_are_one_line(capsys, arguments, expected):
@@ -697,7 +697,7 @@ def test_what_cannot_be_written_is_one_line_and_leaves_nothing(small, capsys):
     for path in (small, inside):
         assert command(f"--workdir={small}", f"--output={path}") == 2
         text = capsys.readouterr().err
-        assert f"--output: expected a file that can be written, got {path}: " in text
+        assert f"--output: expected a writable file, got {path}: " in text
     assert not list(small.parent.glob("*.partial"))
 
 

@@ -292,10 +292,13 @@ def test_an_older_record_of_a_compressed_text_is_compared_by_what_it_has(
 @pytest.mark.parametrize(
     "arguments, wanted",
     [
-        (["--systems=none"], "--systems: expected folders of runs, got none, without"),
+        (
+            ["--systems=none"],
+            "--systems: expected folders with runs, got none, which has none",
+        ),
         (
             ["--systems=a"],
-            "--systems: expected a finished run, found 1 without results of",
+            "--systems: expected a finished run, found 1 without final results",
         ),
         (["--static", "--variant=13a"], "--variant: expected with --systems only; add"),
         (["--systems=a", "--variant=x"], "--variant: expected one of 13a,"),
@@ -314,5 +317,5 @@ def test_mistakes_are_one_line(tmp_path, capsys, monkeypatch, arguments, wanted)
 def test_rows_that_are_kept_without_their_test_set_are_refused(capsys):
     row = RESULTS / "dut" / "C_N2"
     text = error(capsys, "report", f"--systems={row}", "--variant=wer")
-    assert text.startswith(f"{row}/seed_0: expected results that tell their test set")
-    assert text.endswith("use --results for such")
+    assert text.startswith(f"{row}/seed_0: expected results that name their test set")
+    assert text.endswith("use --results for these")

@@ -2,8 +2,8 @@
 
     python tests/programs/deberta_values.py tests/golden/deberta.npz
 
-made the values that are committed, with torch and transformers installed. The file
-holds weights and inputs, too.
+made the committed values, with torch and transformers installed. The file also holds
+weights and inputs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from transformers import DebertaV2Config
 from transformers.models.deberta_v2 import modeling_deberta_v2 as deberta
 
-# Buckets, and the distance that the last of them is for.
+# Numbers of buckets, and the distance that the last one is for.
 BUCKETS = [(256, 512), (32, 128), (4, 9), (5, 40)]
 # By name: length, k, farthest distance; 0 = no buckets.
 CASES = {"linear": (6, 3, 0), "buckets": (14, 4, 10)}

@@ -1,7 +1,7 @@
 """What Transformers makes of a small Marian model: python marian_values.py OUTPUT.npz
 
-Needs torch, transformers and sentencepiece. Made-up words are its two languages, and
-so few steps its training that its translations differ from line to line, and end.
+Needs torch, transformers and sentencepiece. Its two languages are made-up words, and it
+is trained for few steps: its translations differ from line to line, and end.
 """
 
 import io
@@ -17,7 +17,7 @@ import sentencepiece
 import torch
 import transformers
 
-WIDTH = 10  # an odd half: a permutation of another order of halves shows
+WIDTH = 10  # half of it is odd: a wrong order of halves shows
 LIMIT = 12  # tokens of an output beyond those of the source with </s>
 SYLLABLES = {
     "source": ["ka", "lo", "mi", "ru", "te", "sho"],
@@ -62,7 +62,7 @@ def pieces_model(side: str) -> bytes:
 
 
 def numbers(models: dict[str, bytes]) -> dict[str, int]:
-    """Return one list of pieces: both models', but two, tags, and the padding last."""
+    """Number the pieces: special ones, tags, both models' but their last, padding."""
     found: dict[str, int] = {"</s>": 0, "<unk>": 1, ">>deu<<": 2, ">>fra<<": 3}
     for proto in models.values():
         model = sentencepiece.SentencePieceProcessor(model_proto=proto)

@@ -1,7 +1,7 @@
-"""A run on eight devices is the run on one, however they are arranged.
+"""A run on eight devices equals the run on one, however they are arranged.
 
-Eight devices are simulated on the CPU, which has to be said before jax starts: these
-tests are run by ``test_devices.py``, in a process of their own. By hand:
+Eight devices are simulated on the CPU, which has to be set before jax starts, so
+``test_devices.py`` runs these tests in a separate process. By hand:
 
     JAX_NUM_CPU_DEVICES=8 python -m pytest -n0 tests/programs/on_eight_devices.py
 """
@@ -58,7 +58,7 @@ def spread(shape: str, **changes: Any) -> Config:
         "model.d_k": 2,
         "model.d_v": 4,
         "model.d_ff": 24,
-        # Their masks cost compilation: one test alone has them.
+        # Their masks take time to compile: only one test has them.
         "model.dropout": 0.0,
         "model.relu_dropout": 0.0,
         "batch.multiple": ROWS,
@@ -72,19 +72,19 @@ def spread(shape: str, **changes: Any) -> Config:
 
 def batch_of(step: int) -> dict[str, np.ndarray]:
     source, target = sentences(ROWS, 6, 2 * step), sentences(ROWS, 5, 2 * step + 1)
-    target[ROWS - 2 :] = 0  # the last device of eight has nothing but empty rows
+    target[ROWS - 2 :] = 0  # the last device of eight has only empty rows
     return {"source": source, "target": target}
 
 
 @functools.cache
 def drawn(model: Any, optimizer: str) -> steps.State:
-    """Return the first state, in the memory of the host."""
+    """Return the initial state, in host memory."""
     settings = spread("1 1 1", **{"optimizer.name": optimizer})
     return jax.device_get(jax.jit(lambda: steps.init_state(settings, model))())
 
 
 class Spread:
-    """A training on some of the eight devices."""
+    """Training on some of the eight devices."""
 
     def __init__(self, settings: Config) -> None:
         wanted = dataclasses.astuple(settings.parallel)[:3]
@@ -129,8 +129,8 @@ def assert_same_training(settings: Config, other: Config) -> None:
     metrics, params = trained(settings)
     expected_metrics, expected_params = trained(other)
     # A gradient is off by at most 200 roundings (see test_train.py), which are added to
-    # parameters of at most 1 times learning rates whose sum is below 1 here; a step
-    # rounds once more. A loss is off by 60 roundings and by what the parameters are.
+    # parameters of at most 1 times learning rates that sum to less than 1 here; a step
+    # rounds once more. A loss is off by 60 roundings and by the parameters' error.
     assert_close(params, expected_params, roundings=200 + STEPS, magnitude=1)
     for i in range(metrics.shape[1]):
         assert_close(metrics[:, i], expected_metrics[:, i], roundings=300)
@@ -175,7 +175,7 @@ def test_steps_of_two_lengths_are_those_of_one_device():
 
 def test_a_plan_s_formulas_are_what_the_compiler_makes():
     settings = spread("2 2 2", **{"model.layers": 2, "optimizer.name": "adam"})
-    # Wide enough that what is counted outweighs a loss's few sums.
+    # Wide enough for what is counted to outweigh a loss's few sums.
     load, mesh = cost.Load(64, 8, 8, 160), cost.Mesh(2, 2, 2)
     compiled = table.as_compiled(settings, mesh, load, jax.devices())
     paper = table.by_formula(settings, mesh, load)
@@ -185,7 +185,7 @@ def test_a_plan_s_formulas_are_what_the_compiler_makes():
         layers = counts.layers_count(config.transformer(settings.model))
         sent += 1 / 2 * 4 * layers.matrices / mesh.tensor
     assert compiled.sent == pytest.approx(sent, rel=0.03)
-    # On paper biases are whole: of so narrow a model up to a tenth of the parameters.
+    # By formula biases are not cut: up to a tenth of so narrow a model's parameters.
     assert 0 <= paper.held - compiled.held < 0.1 * paper.held
 
 
@@ -213,7 +213,7 @@ def test_the_program_keeps_rows_and_moments_apart():
     unread = 1  # whether the last gradient was finite
     assert memory.argument_size_in_bytes == parts + batch - unread
     assert memory.alias_size_in_bytes == parts - unread  # donated
-    # What is gathered are parameters, along fsdp alone: no rows, no logits.
+    # Only parameters are gathered, along fsdp alone: no rows, no logits.
     text = compiled.as_text()
     gathered = re.findall(r"= f32\[([\d,]*)\]\S* all-gather\(", text)
     tensor = it.mesh.shape["tensor"]
@@ -271,7 +271,7 @@ def go(
     steps: int = LAST,
     form: str = "unrolled",
 ) -> list[str]:
-    """Train on some of the devices, until a step of the run; return what is said."""
+    """Train on some of the devices, up to a step of the run; return its lines."""
     sizes = dict(zip(parallel.AXES, map(int, mesh.split()), strict=True))
     how: Any = {**sizes, "layers": form}
     there = dataclasses.replace(settings.parallel, **how)
@@ -426,7 +426,7 @@ def test_eight_devices_translate_as_one():
     draw = np.random.default_rng(0)
     lines = [
         "".join(map(chr, draw.integers(97, 123, draw.integers(1, 13))))
-        for _ in range(24)  # three a device, but that each has a power of two
+        for _ in range(24)  # three per device, except that each has a power of two
     ]
     one, eight = (
         Translator(settings, vocabulary, params, print, jax.devices()[:count])
@@ -460,6 +460,6 @@ def test_a_step_on_a_mesh_lowers_for_accelerators(shape, monkeypatch):
         step: Any = programs.compile_step(settings, model, mesh, state)
         traced = step.trace(state, {"source": ids, "target": ids})
         text = traced.lower(lowering_platforms=(hardware.platform,)).as_text()
-        # What is left to the compiler to cut, along tensor, is a call of another name.
+        # A kernel that the compiler has to cut, along tensor, is another custom call.
         calls = re.findall(r"custom_call @(__cudnn\$fmha|CustomSPMDPartitioning)", text)
         assert len(calls) == kernels

@@ -1,8 +1,8 @@
-"""Translate with a folder that was exported: peer_translations.py SYSTEM FOLDER CASE
+"""Translate with an exported folder: peer_translations.py SYSTEM FOLDER CASE
 
 SYSTEM is huggingface, ctranslate2 or converted (a huggingface folder, by CTranslate2's
 own converter). CASE.json holds pieces and ids of sources, and the limits of outputs;
-what is written is CASE.out.json: tokens by number of beams.
+the output is CASE.out.json: tokens by number of beams.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def converted(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(system: str, folder: str, file: str) -> None:
-    """Write what a system makes of a case."""
+    """Write what a system computes for a case."""
     run = {f.__name__: f for f in (huggingface, ctranslate2, converted)}[system]
     found = run(Path(folder), json.loads(Path(file).read_text()))
     Path(file).with_suffix(".out.json").write_text(json.dumps(found))

@@ -2,7 +2,7 @@
 
 An NVIDIA GPU rounds them to TF32, with 10 bits of the significand stored, a TPU to
 bfloat16, with 7: here the compiler for the CPU does so. ``test_check.py`` runs this
-file in a process of its own, as a lowering rule stands for all programs of a process:
+file in a separate process, as a lowering rule applies to all programs of a process:
 
     PYTHONPATH=tests python tests/programs/rounding_machine.py 10 HIGHEST
 """
@@ -25,7 +25,7 @@ _EXPONENT_BITS = 8
 
 
 def round_operands(bits: int) -> None:
-    """Let products of default precision round float32 operands to so many bits."""
+    """Make products of default precision round float32 operands to ``bits`` bits."""
 
     def lower(ctx, *operands, precision, **options):
         if precision is None or lax.Precision.HIGHEST not in precision:

@@ -3,7 +3,7 @@
     PYTHONPATH=tests python tests/programs/torch_bytenet.py FILE
 
 made tests/golden/torch_bytenet.npz, which is committed. Each sentence is run alone, on
-a grid that is cut to its own length: what padding does is not repeated here.
+a grid that is cut to its own length: the effects of padding are not repeated here.
 """
 
 from __future__ import annotations

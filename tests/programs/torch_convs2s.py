@@ -1,9 +1,9 @@
-"""Compute ConvS2S with torch, in float64, that the tests compare this project with.
+"""Compute with torch, in float64, the ConvS2S that the tests compare with.
 
     PYTHONPATH=tests python tests/programs/torch_convs2s.py \\
         tests/golden/torch_convs2s.npz
 
-made the values that are committed; see ``torch_values.py``.
+made the committed values; see ``torch_values.py``.
 """
 
 from __future__ import annotations

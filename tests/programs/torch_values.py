@@ -2,8 +2,8 @@
 
     PYTHONPATH=tests python tests/programs/torch_values.py tests/golden/torch.npz
 
-made the values that are committed. Where torch is installed, the tests run this file
-and compare with what it gives there, too; PEERS_PYTHON names a Python that has it.
+made the committed values. Where torch is installed, the tests also run this file and
+compare with its output; PEERS_PYTHON names a Python that has torch.
 """
 
 from __future__ import annotations

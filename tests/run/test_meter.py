@@ -24,8 +24,8 @@ def test_the_steps_left_are_said_once_at_the_pace_of_twenty():
         pace.stepped(step)
     # From step 31, the first that had not to wait, 20 steps of half a second; 949 left.
     assert lines == [
-        "time: 0:07:54 for the 949 steps left, validations apart, if they go on as "
-        "steps 32 to 51"
+        "time: 0:07:54 for the 949 steps left, without validations, at the speed "
+        "of steps 32 to 51"
     ]
 
 

@@ -18,7 +18,7 @@ from transformer.tools.ablate.runs import Run
 STEPS = 8
 TABLE3 = f"--config={EXPERIMENTS / 'table3.py'}"
 
-# What a run does, after these lines.
+# What the program of every run begins with.
 FAKE = f"""
 import json, os, pathlib, signal, sys, time
 workdir = pathlib.Path(sys.argv[1])
@@ -51,7 +51,7 @@ wait_for(lambda: False)
 
 
 def run_of(folder: Path, row: str, code: str, seed: int = 0) -> Run:
-    """Return a run of a row that does what the code says, after ``FAKE``."""
+    """Return a run of a row that executes ``FAKE`` and then the code."""
     settings = base(**{"train.steps": STEPS, "train.log_every": 2, "seed": seed})
     workdir = planned.workdir_of(folder, row, seed)
     command = (sys.executable, "-c", FAKE + code, str(workdir))
@@ -72,7 +72,7 @@ def write_results(workdir: Path, split: str = "test", step: int = STEPS) -> None
 
 
 def signal_when(moment, *numbers: int) -> threading.Thread:
-    """Send this process signals, one whenever the moment (index) has come."""
+    """Send this process signals, each as soon as ``moment(index)`` is true."""
 
     def send():
         for index, number in enumerate(numbers):

@@ -1,4 +1,4 @@
-"""A ByteNet that is computed twice, here and by torch: its Python needs numpy alone."""
+"""A ByteNet that is computed both here and by torch; this file needs only numpy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from support.torch_cases import wave
 
 V, WIDE, SETS, BLOCKS, KERNEL = 13, 6, 2, 3, 3
-# With EOS 6 and 3 tokens: grids of 8 and 4 columns, of which the batch pads the second.
+# 6 and 3 tokens with EOS: grids of 8 and 4 columns; the batch pads the second.
 LENGTHS, GRIDS = (6, 3), (8, 4)
 SOURCE = np.array([[5, 9, 4, 12, 7, 3], [8, 6, 3, 0, 0, 0]])
 # More steps than there are columns.
@@ -19,7 +19,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 
 def shapes() -> Shapes:
-    """Return those of all parameters by path, matrices as (in, out)."""
+    """Return the shapes of all parameters by path, matrices as (in, out)."""
     d = WIDE // 2
     block: Shapes = {
         "narrow.kernel": (WIDE, d),

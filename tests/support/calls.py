@@ -17,7 +17,7 @@ def error(capsys, *arguments):
 
 
 def programme(monkeypatch, name, **functions):
-    """Put functions in the place of a module that a command runs."""
+    """Replace a module that a command runs with these functions."""
     monkeypatch.setitem(
         sys.modules, f"transformer.{name}", types.SimpleNamespace(**functions)
     )

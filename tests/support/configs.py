@@ -1,4 +1,4 @@
-"""Configurations, by the files of experiments/ and by what differs from base.py."""
+"""Configurations: from files of experiments/, and as changes to base.py."""
 
 import importlib.util
 from typing import Any

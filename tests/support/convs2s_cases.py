@@ -1,7 +1,6 @@
-"""Convolutions that are computed twice, here and by torch.
+"""Convolutions that are computed both here and by torch.
 
-Its Python needs numpy alone. Parameters have the names that they have here; none is
-drawn.
+This file needs only numpy. Parameters have this project's names; none is drawn.
 """
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ import numpy as np
 
 from support.torch_cases import wave
 
-# Of the layer by itself.
+# For the layer alone.
 KERNEL, WIDTH, UNITS = 3, 4, 5
 ROWS, LENGTH = 2, 6
 WAYS = {"symmetric": False, "causal": True}
 
-# Of the whole model, whose widths differ everywhere.
+# For the whole model, with widths that vary.
 EMBEDDING, OUTPUT, POSITIONS = 4, 7, 12
 ENCODER = [(5, 3), (6, 3), (6, 1)]  # width and kernel of each layer
 DECODER = [(6, 3), (5, 2)]

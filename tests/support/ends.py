@@ -1,4 +1,4 @@
-"""How runs end: their numbers, without what the clock decides."""
+"""How runs end: their numbers, without those that depend on the clock."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def end_of(settings: Config, workdir: Path) -> dict[str, Any]:
 
 
 def results_of(said: str) -> Any:
-    """Return the results whose file an evaluation named, None if it named none."""
+    """Return the results from the file that an evaluation named, None without one."""
     if not (named := re.search(r"^results: (.+)$", said, re.MULTILINE)):
         return None
     return _timeless(json.loads(Path(named[1]).read_text(encoding="utf-8")))

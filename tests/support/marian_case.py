@@ -1,4 +1,4 @@
-"""The small Marian model of programs/marian_values.py, as files of both its systems."""
+"""The small model of programs/marian_values.py, as files of Transformers and Marian."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_folder(values: Values, folder: Path) -> Path:
 
 
 def write_npz(values: Values, folder: Path) -> Path:
-    """Write the same model as Marian has it: no padding, matrices (I, O), YAML."""
+    """Write the same model as Marian stores it: no padding, matrices (I, O), YAML."""
     write_folder(values, folder)
     stored, model = arrays(values), post_norm(**sizes(values))
     found: dict[str, Any] = {}
@@ -88,7 +88,7 @@ def sizes(values: Values) -> dict[str, Any]:
 
 
 def renumbered(values: Values) -> np.ndarray:
-    """Return our id of each of theirs, by the rule, not by the code."""
+    """Return our id for each of theirs, by the rule, not by the code."""
     numbers = json.loads(values["file vocab.json"].tobytes())
     ordinary = [n for piece, n in numbers.items() if piece not in _SPECIAL]
     ours = {numbers[piece]: id_ for piece, id_ in _SPECIAL.items()}

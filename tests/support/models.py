@@ -21,13 +21,13 @@ SMALL: dict[str, Any] = {
     "heads": 2,
     "d_k": 5,
     "d_v": 3,
-    "dropout": 0.5,  # of no effect where no key is given
+    "dropout": 0.5,  # no effect without a key
     "attention_dropout": 0.5,
     "relu_dropout": 0.5,
     "max_positions": 300,
     "dtype": "float32",
 }
-# Keys of a small recurrent model, all but its member.
+# Keys of a small recurrent model, except ``member``.
 RNN: dict[str, Any] = {
     "d_model": 16,
     "embedding": 16,
@@ -88,7 +88,7 @@ def bytenet_config(**changes: Any) -> config.ByteNet:
 
 
 def draw_params(model: Model, seed: int = 7) -> Any:
-    """Draw parameters of which no bias is 0 and no scale is 1; nothing is compiled."""
+    """Draw parameters with no bias of 0 and no scale of 1, without compiling."""
     rng = np.random.default_rng(seed)
 
     def draw(path, leaf):
@@ -165,7 +165,7 @@ def reference_weights(params: Any, model: config.Model) -> reference.Weights:
 
 
 def options(model: config.Model) -> dict[str, Any]:
-    """Return what the reference is told of a model."""
+    """Return the options of the reference for a model."""
     settings = config.transformer(model)
     return {
         "heads": settings.heads,

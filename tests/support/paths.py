@@ -1,4 +1,4 @@
-"""Where things lie, whatever the folder of the test that asks."""
+"""Paths that hold whatever the current folder of a test is."""
 
 from pathlib import Path
 
@@ -6,5 +6,5 @@ ROOT = Path(__file__).parents[2]
 EXPERIMENTS = ROOT / "experiments"
 BENCH = EXPERIMENTS / "bench"
 TESTS = ROOT / "tests"
-PROGRAMS = TESTS / "programs"  # that tests start as processes of their own
+PROGRAMS = TESTS / "programs"  # which tests start as separate processes
 SHARED = ROOT.parent / "shared"  # reference data; tests that need it skip without it

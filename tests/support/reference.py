@@ -160,7 +160,7 @@ def sinusoids_concat(length: int, d_model: int) -> Array:
 
 
 def target_distribution(target: int, size: int, smoothing: float, over: str) -> Array:
-    """Section 5.4: what is to be predicted, smoothed over "all" ids or the "others"."""
+    """Section 5.4: the target distribution, smoothed over "all" ids or the "others"."""
     wanted = np.zeros(size)
     for i in range(size):
         if over == "all":
@@ -309,7 +309,7 @@ def decoder_layer(
 
 
 def positions(kind: str, length: int, table: Array) -> Array:
-    """Return (length, D) of the named kind; (V, D) of a table gives D, or the rows."""
+    """Return (length, D) of the named kind; the table gives D, or the learned rows."""
     if kind == "sinusoidal":
         return sinusoids(length, table.shape[1])
     if kind == "sinusoidal_concat":
@@ -421,7 +421,7 @@ def assert_close(
     Args:
       actual: what the package computed.
       expected: the float64 result.
-      roundings: n, operations that lie one after the other: a sum of m terms has m.
+      roundings: n, the number of operations in sequence: a sum of m terms has m.
       bits: of the significand, the hidden one included.
       magnitude: the largest value on the way, where the result's is smaller.
     """

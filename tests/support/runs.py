@@ -1,4 +1,4 @@
-"""Runs so small that a test can train them, and what is looked at in them."""
+"""Runs small enough for a test to train, and functions that inspect them."""
 
 import contextlib
 import functools
@@ -34,7 +34,7 @@ WORDS = {
 }
 
 
-# Masks are half of what a small step takes to compile: where they matter, and no more.
+# Masks are half of a small step's compile time: they are only on where they matter.
 EVERY_DROPOUT = {
     f"model.{kind}": 0.1 for kind in ("dropout", "attention_dropout", "relu_dropout")
 }
@@ -60,7 +60,7 @@ def tiny(**changes: object) -> Config:
 def tiny_run(folder: Path, **changes: object) -> Config:
     """Resolve a run of 30 steps on 200 pairs of number words, written to a folder.
 
-    Without dropout, if ``changes`` do not name it.
+    Without dropout, unless ``changes`` name it.
     """
     write_digits(folder)
     run = {
@@ -154,7 +154,7 @@ def lines_of(workdir: Path) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def compilations() -> Iterator[list[str]]:
-    """Collect what jax says of its compilations, with the thread that makes them."""
+    """Collect what jax logs about its compilations, with the thread of each."""
     logged: list[str] = []
 
     def emit(record: logging.LogRecord) -> None:
@@ -173,10 +173,10 @@ def compilations() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def compiling_once(cache: Path) -> Iterator[pytest.MonkeyPatch]:
-    """Keep what this process and those that it starts compile in a folder.
+    """Cache in a folder what this process and its child processes compile.
 
     Yields:
-      What undoes its patches at the end.
+      The monkeypatch, which is undone at the end.
     """
     values = {
         "jax_compilation_cache_dir": str(cache),
@@ -185,11 +185,11 @@ def compiling_once(cache: Path) -> Iterator[pytest.MonkeyPatch]:
     before = {name: getattr(jax.config, name) for name in values}
     with contextlib.ExitStack() as stack:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        # JAX opens a cache once: it has to be told of another folder.
+        # JAX opens a cache only once: for another folder it has to be reset.
         stack.callback(compilation_cache.reset_cache)
         for name, value in values.items():
             patch.setenv(name.upper(), str(value))
-        # The folder that processes take which read the variable.
+        # The folder that processes use if they read the variable.
         values["jax_compilation_cache_dir"] = str(devices.programs_folder("cpu"))
         for name, value in values.items():
             jax.config.update(name, value)
@@ -199,7 +199,7 @@ def compiling_once(cache: Path) -> Iterator[pytest.MonkeyPatch]:
 
 
 def metrics_of(workdir: Path) -> list[dict[str, Any]]:
-    """Return what a run logged, but for what the clock decides."""
+    """Return what a run logged, except what depends on the clock."""
     return [{k: v for k, v in x.items() if k not in TIMING} for x in lines_of(workdir)]
 
 

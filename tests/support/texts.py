@@ -28,7 +28,7 @@ def text_config(folder: Path, **changes: Any) -> Config:
 
 
 def write_texts(folder: Path) -> None:
-    """Write texts with what has to be kept, left out or repaired, targets packed."""
+    """Write texts with lines to keep, leave out or repair; the targets are gzipped."""
     folder.mkdir()
     texts = {
         "train": ("a b@@ c\n\nlong long long long\nd\n", "x\ny\nz\nü\n"),

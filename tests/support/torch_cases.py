@@ -1,6 +1,6 @@
-"""What is computed twice, here and by torch: its Python needs numpy alone.
+"""What is computed both here and by torch; this file needs only numpy.
 
-No number is drawn, so that the values which torch once gave for them stay valid.
+No number is drawn, so the values that torch once computed from them stay valid.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 LENGTHS = (3, 5, 1)  # of rows that are padded to the longest
 WIDTH, UNITS = 3, 4  # m and n
 GATES = {"gru": 3, "lstm": 4}
-# By torch's name: its options; optax calls them differently.
+# The options of each optimizer by torch's names; optax names them differently.
 OPTIMIZERS = {
     "Adadelta": {"rho": 0.95, "eps": 1e-6},
     "SGD": {"momentum": 0.99, "nesterov": True},
@@ -79,13 +79,13 @@ BEAM, ALPHA, EXTRA = 3, 0.6, 5
 
 
 def parameters(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Return parameters of these names and shapes, of which none is 0."""
+    """Return parameters with these names and shapes, none of them 0."""
     return {
         name: wave(*shape, seed=i) for i, (name, shape) in enumerate(shapes.items())
     }
 
 
 def as_rows(outputs: list[list[int]]) -> np.ndarray:
-    """Return outputs of a search as one array, -1 behind the end of each."""
+    """Return outputs of a search as one array, -1 after the end of each."""
     longest = max(map(len, outputs))
     return np.array([ids + [-1] * (longest - len(ids)) for ids in outputs])

@@ -1,4 +1,4 @@
-"""What torch gives: the committed values, and those of the torch that is installed."""
+"""Values computed by torch: those committed, and those of an installed torch."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PYTHON = os.environ.get("PEERS_PYTHON", sys.executable)
 
 
 def has_peer(name: str) -> bool:
-    """Say whether the Python of the peers has a package."""
+    """Return whether the Python of the peers has a package."""
     look = f"import importlib.util as u; print(u.find_spec('{name}') is not None)"
     found = subprocess.run([PYTHON, "-c", look], capture_output=True, text=True)
     return found.stdout.strip() == "True"
 
 
-# A test of these compares with every torch there is.
+# Compare with the committed values, and with torch where it is installed.
 everywhere = pytest.mark.parametrize(
     "values_of", ["committed", "installed"] if has_peer("torch") else ["committed"]
 )
@@ -32,7 +32,7 @@ everywhere = pytest.mark.parametrize(
 
 @functools.cache
 def values(values_of: str, program: str = "torch_values") -> dict[str, np.ndarray]:
-    """Return what a file of programs/ computes, by its names."""
+    """Return what a file of programs/ computes, by name."""
     if values_of == "committed":
         name = program.removesuffix("_values")
         return _read(TESTS / "golden" / f"{name}.npz")
@@ -43,7 +43,7 @@ def values(values_of: str, program: str = "torch_values") -> dict[str, np.ndarra
 
 
 def run_peer(program: str, *arguments: str) -> None:
-    """Run a file of programs/ by the Python of the peers."""
+    """Run a file of programs/ with the Python of the peers."""
     subprocess.run(
         [PYTHON, str(PROGRAMS / f"{program}.py"), *arguments],
         env=os.environ | {"PYTHONPATH": str(TESTS)},

@@ -1,6 +1,6 @@
-"""The least that is a model: the mean of the source, and of the output so far.
+"""A minimal model: the mean of the source, and of the output so far.
 
-For tests of what goes on around a model: it compiles in a fifth of the time.
+For tests of everything around a model: it compiles in a fifth of the time.
 """
 
 import dataclasses
@@ -71,13 +71,13 @@ class Settings(config.Model):
 
 
 def register(patch: pytest.MonkeyPatch) -> None:
-    """Add the toy to the kinds of models: its keys and its file, a line each."""
+    """Register the toy as a kind of model: its keys and its file."""
     patch.setitem(config.MODELS, "toy", Settings)
     patch.setitem(models.MODELS, "toy", sys.modules[__name__])
 
 
 def toy_run(folder: Path, **changes: object) -> config.Config:
-    """Resolve ``tiny_run`` with the toy, which has to be registered, for its model."""
+    """Resolve ``tiny_run`` with the toy, which has to be registered, as its model."""
     values = dataclasses.asdict(tiny_run(folder, **changes))
     known = {field.name for field in dataclasses.fields(Settings)} - {"kind"}
     kept = {name: value for name, value in values["model"].items() if name in known}

@@ -114,11 +114,9 @@ def test_two_processes_never_train_in_one_workdir(tmp_path, unprepared):
     # As one whose ablation was killed: nobody but itself has the log open.
     process = launchers.start_process(sleep, run.log, {})
     try:
-        with pytest.raises(
-            UserError, match="base/seed_0: expected no process that wor"
-        ):
+        with pytest.raises(UserError, match="base/seed_0: expected no running proc"):
             go([run])
-        with pytest.raises(UserError, match="wait for its end, or stop it"):
+        with pytest.raises(UserError, match="wait until it ends, or stop it"):
             Local("cpu", 1).start(run.command, run.log, run.name, 0)
     finally:
         process.kill()

@@ -94,7 +94,7 @@ def test_a_run_at_its_time_limit_is_saved_and_queued_again(tmp_path):
 
 def test_what_is_wrong_with_slurm_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "")  # no srun
-    with pytest.raises(UserError, match="expected a machine of a Slurm cluster"):
+    with pytest.raises(UserError, match="expected a machine in a Slurm cluster"):
         Slurm(tmp_path, {"partition": "gpu"}, None)
     with pytest.raises(UserError, match="Unknown argument 'partitoin'") as caught:
         Slurm(tmp_path, {"partitoin": "gpu"}, None, cluster="local")

@@ -1,4 +1,4 @@
-"""Config files: loaded, overridden, and their rows named."""
+"""Config files: loading, overriding, and the names of their rows."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def define_config(values: flags.FlagValues, arguments: list[str]) -> None:
 
 
 class _ConfigFile(config_flags.ConfigFileFlagParser):
-    """Loads a config file; what is wrong with it is one line."""
+    """Loads a config file; an error in it is reported in one line."""
 
     def __init__(self, arguments: list[str]) -> None:
         super().__init__("config")
@@ -45,7 +45,7 @@ class _ConfigFile(config_flags.ConfigFileFlagParser):
         if not Path(file).is_file():
             raise UserError(
                 f"--config: expected a Python file such as experiments/base.py, got "
-                f"{file}, which is not there; give the path of one"
+                f"{file}, which does not exist; give the path of one"
             )
         if not file.endswith((".py", ".json")):
             raise UserError(
@@ -103,7 +103,7 @@ def get_config(argument: str) -> Any:
 def row_names(file: str) -> list[str]:
     """Return the names of the rows of a config file."""
     rows = None
-    if not file.endswith(".json"):  # that of a run
+    if not file.endswith(".json"):  # a run's config.json has none
         with _own_errors(file), _config_module(file) as module:
             rows = getattr(module, "ROWS", None)
     if not isinstance(rows, dict):
@@ -111,7 +111,7 @@ def row_names(file: str) -> list[str]:
             f"--config: expected a file with ROWS, such as experiments/table3.py, got "
             f"{file}, which has none; choose another"
         )
-    for row in rows:  # each is a folder, and part of the argument of --config
+    for row in rows:  # each names a folder and is part of --config's argument
         if not (isinstance(row, str) and re.fullmatch(r"[^\W_.][\w.+-]*", row)):
             raise UserError(
                 f"--config: expected names of ROWS such as A_h1, of letters, digits "
@@ -126,7 +126,7 @@ def _config_module(file: str) -> Iterator[Any]:
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     beside = _Beside(Path(file).resolve().parent)
-    # Another file of such a name may have been imported, as by a notebook.
+    # A notebook, for example, may have imported other files of the same names.
     others = beside.taken_out()
     sys.meta_path.insert(0, beside)
     try:
@@ -139,10 +139,10 @@ def _config_module(file: str) -> Iterator[Any]:
 
 
 class _Beside(importlib.abc.MetaPathFinder):
-    """Finds what a config file imports beside it, before all but Python's own modules.
+    """Finds modules beside a config file before any others but Python's own.
 
-    What else lies on the path of a process, such as the folder that it was started in,
-    does not decide what ``import base`` is.
+    Nothing else on the path of a process, such as the folder it was started in, decides
+    what ``import base`` is.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -154,7 +154,7 @@ class _Beside(importlib.abc.MetaPathFinder):
         if path is not None or fullname in sys.stdlib_module_names:
             return None
         spec = importlib.machinery.PathFinder.find_spec(fullname, [self._folder])
-        return spec if spec and spec.loader else None  # a mere folder is no module
+        return spec if spec and spec.loader else None  # a folder alone is not a module
 
     def taken_out(self) -> dict[str, Any]:
         """Forget the modules that have the names of files there, and return them."""
@@ -170,18 +170,18 @@ class _Beside(importlib.abc.MetaPathFinder):
 
 @contextlib.contextmanager
 def _own_errors(argument: str) -> Iterator[None]:
-    """Say in one line what the code of a config file did; it may do anything."""
+    """Report any error of a config file's code in one line."""
     try:
         yield
     except (KeyboardInterrupt, UserError):
         raise
-    except BaseException as error:  # SystemExit is no Exception
+    except BaseException as error:  # SystemExit is not an Exception
         raise UserError(_config_error(argument, error)) from error
 
 
 def _config_error(argument: str, error: BaseException) -> str:
     file, *variant = argument.split(":", 1)
-    if type(error) is ValueError and variant:  # get_config does not know it
+    if type(error) is ValueError and variant:  # get_config does not know the variant
         return f"--config: {file}: {error}"
     line = error.lineno if isinstance(error, SyntaxError) else None
     trace = error.__traceback__
@@ -191,11 +191,11 @@ def _config_error(argument: str, error: BaseException) -> str:
         trace = trace.tb_next
     where = f"{file}, line {line}" if line else file
     what = error.msg if isinstance(error, SyntaxError) else error
-    return f"--config: {where}: {type(error).__name__}: {what}; mend the file"
+    return f"--config: {where}: {type(error).__name__}: {what}; fix the file"
 
 
 def ablated_file(flag: flags.Flag) -> tuple[str, list[str]]:
-    """Return the config file of an ablation, and what is the same in all its rows."""
+    """Return the config file of an ablation, and the options of all its rows."""
     file, *given = config_flags.get_config_filename(flag).split(":", 1)
     options = given[0].split(",") if given else []
     for option in options:
@@ -208,7 +208,7 @@ def ablated_file(flag: flags.Flag) -> tuple[str, list[str]]:
 
 
 def override_arguments(flag: flags.Flag) -> list[str]:
-    """Return the keys that were given beside ``--config``, as arguments."""
+    """Return the keys that ``--config.KEY`` overrides, as arguments."""
     given = config_flags.get_override_values(flag)
     return [f"--config.{key}={value}" for key, value in given.items()]
 

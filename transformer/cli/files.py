@@ -25,14 +25,14 @@ from transformer.run import folder
 
 
 def writable(workdir: Path, flag: str = "workdir") -> Path:
-    """Return the folder of a flag that can be written, made if absent."""
+    """Check that a flag's folder can be written, creating it if absent; return it."""
     try:
         workdir.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=workdir).close()
     except OSError as error:
         raise UserError(
-            f"--{flag}: expected a folder that can be written, got {workdir}: "
-            f"{error.strerror}; choose another"
+            f"--{flag}: expected a writable folder, got {workdir}: {error.strerror}; "
+            "choose another"
         ) from None
     return workdir
 
@@ -40,12 +40,12 @@ def writable(workdir: Path, flag: str = "workdir") -> Path:
 def folders(text: str, flag: str) -> list[Path]:
     """Return the folders of a flag that takes several, separated by commas.
 
-    The name of one may have a comma in it.
+    A single one may have a comma in its name.
     """
-    # Path.is_dir does not take a text that is too long to be one name.
+    # Path.is_dir fails for text that is too long to be one name.
     parts = [text] if os.path.isdir(text) else text.split(",")
     if not all(parts):
-        # Path("") is the working folder, and so would be all runs below it.
+        # Path("") is the working folder: all runs below it would be included.
         raise UserError(
             f"--{flag}: expected folders separated by commas, got {text!r}, which has "
             "an empty one; leave out the comma"
@@ -54,14 +54,14 @@ def folders(text: str, flag: str) -> list[Path]:
 
 
 def trained(workdir: Path) -> Path:
-    """Return the folder of a run, whose configuration can be read."""
+    """Check that the configuration of a run can be read; return its folder."""
     folder.read_settings(workdir)
     return workdir
 
 
 @contextlib.contextmanager
 def reading(path: str | None) -> Iterator[Iterator[str]]:
-    """Open a text file, or standard input where there is no path, as lines."""
+    """Open a text file, or standard input if there is no path, as lines."""
     if path is None:
         if sys.stdin is None:
             raise UserError(
@@ -81,7 +81,7 @@ def reading(path: str | None) -> Iterator[Iterator[str]]:
 
 
 def is_typed() -> bool:
-    """Return whether standard input may pause: a terminal or a pipe, but no file."""
+    """Return whether standard input may pause: a terminal or a pipe, not a file."""
     try:
         return not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode)
     except (AttributeError, OSError, ValueError):
@@ -91,8 +91,8 @@ def is_typed() -> bool:
 def _typed(stream: BinaryIO) -> Iterator[bytes]:
     """Yield the lines of standard input as they come.
 
-    Not by way of its buffer: Python, which closes that at its end, would wait for a
-    thread that waits for a line.
+    This bypasses its buffer: Python closes that at exit, and would wait for a thread
+    that waits for a line.
     """
     if not is_typed():
         yield from stream
@@ -114,10 +114,10 @@ def _typed(stream: BinaryIO) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def writing(path: str | None) -> Iterator[TextIO]:
-    """Open a text file to write, or standard output where there is no path.
+    """Open a text file to write, or standard output if there is no path.
 
-    A file takes the place of an older one when the block ends; after an error the older
-    one is there as it was.
+    The file replaces an older one when the block ends; after an error the older one is
+    unchanged.
     """
     if path is None:
         if isinstance(sys.stdout, io.TextIOWrapper):
@@ -142,14 +142,14 @@ def write(path: str | None, content: str | bytes) -> None:
 
 
 def write_json(path: str | None, value: Any) -> None:
-    """Write indented JSON to a file, where there is a path."""
+    """Write indented JSON to a file, if there is a path."""
     if path is not None:
         write(path, json_text(value))
 
 
 @contextlib.contextmanager
 def _output(path: str) -> Iterator[BinaryIO]:
-    """Open what stands at a path, or what takes its place when the block ends."""
+    """Open a stream at a path, or a file that is moved there when the block ends."""
     with contextlib.ExitStack() as stack:
         try:
             if _is_stream(path):
@@ -164,7 +164,7 @@ def _output(path: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[BinaryIO]:
-    """Replace a file, if it may be written, by one with its permissions."""
+    """Replace a file, if it may be written, with one that has its permissions."""
     mode = path.stat().st_mode if path.exists() else None
     if mode is not None and not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -174,12 +174,12 @@ def _replacing(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-# What a shell has opened: never replaced, even where it is a file.
+# Opened by the shell: never replaced, even if it is a file.
 _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|\d+)/fd/\d+")
 
 
 def _is_stream(path: str) -> bool:
-    """Return whether a path is of a terminal, a pipe or another device."""
+    """Return whether a path is a terminal, a pipe or another device."""
     if _DESCRIPTOR.fullmatch(path):
         return True
     return os.path.exists(path) and not os.path.isfile(path)
@@ -187,14 +187,13 @@ def _is_stream(path: str) -> bool:
 
 def _unwritable(path: str, why: str | None) -> UserError:
     return UserError(
-        f"--output: expected a file that can be written, got {path}: {why}; choose "
-        "another"
+        f"--output: expected a writable file, got {path}: {why}; choose another"
     )
 
 
 # ---- before anything is read ---------------------------------------------------------
 
-# What later work reads in the folder of a run.
+# What later work reads from the folder of a run.
 _OF_A_RUN = {*folder.FILES, *folder.FOLDERS, "corpus", "lock"}
 
 
@@ -224,7 +223,7 @@ def check_output(command: Command, values: flags.FlagValues) -> None:
     for flag, read in _read_files(command, values):
         if _is_same(path, read):
             raise UserError(
-                f"--output: expected another file than {flag}, got {path} for both; "
+                f"--output: expected a file other than {flag}, got {path} for both; "
                 "choose another"
             )
     _refuse_files_of_a_run(path)
@@ -259,13 +258,13 @@ def _refuse_files_of_a_run(path: str) -> None:
         first = below.relative_to(above).parts[0]
         if first in _OF_A_RUN and (above / "config.json").is_file():
             raise UserError(
-                f"--output: expected a place that is no part of the run in {above}, "
+                f"--output: expected a path that is not part of the run in {above}, "
                 f"got {path}; choose another"
             )
 
 
 def picture_form(path: str | None, forms: Sequence[str]) -> str:
-    """Return the form of a file by the end of its name."""
+    """Return the format of a file, by its extension."""
     form = (path or "").rpartition(".")[2]
     if path is None or form not in forms:
         raise UserError(

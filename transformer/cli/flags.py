@@ -28,8 +28,8 @@ class Flag:
     checks: Sequence[Check] = ()
     choices: Sequence[str] = ()
     path: bool = False  # its value is a path, or several
-    reads: bool = False  # it is that of a file to read
-    folder: bool = False  # it is that of a folder to write into
+    reads: bool = False  # its value is a file to read
+    folder: bool = False  # its value is a folder to write into
 
     def parse(self, name: str, text: Any) -> Any:
         """Return the value that was typed.
@@ -39,9 +39,9 @@ class Flag:
           text: what was typed, or the default.
 
         Raises:
-          UserError: if it is none of those expected.
+          UserError: if it is not an expected one.
         """
-        if self.path:  # few shells put the home folder for the ~ of --FLAG=~/PATH
+        if self.path:  # few shells expand the ~ of --FLAG=~/PATH
             text = ",".join(map(os.path.expanduser, text.split(",")))
         try:
             value = _READERS[self.kind](text)
@@ -92,13 +92,13 @@ class Rule:
 
 
 def only_with(flag: str, *names: str) -> Rule:
-    """Return the rule for flags that say more of another one."""
+    """Return the rule for flags that only have an effect with another one."""
     expected = f"with --{flag} only; add that"
     return Rule(names, lambda values: bool(values[flag].value), expected)
 
 
 def only_with_one_of(flags: Sequence[str], *names: str) -> Rule:
-    """Return the rule for flags that say more of any of several others."""
+    """Return the rule for flags that only have an effect with one of some others."""
     *others, last = [f"--{flag}" for flag in flags]
     expected = f"with {', '.join(others)} or {last} only; add one of them"
     return Rule(names, lambda values: any(values[x].value for x in flags), expected)
@@ -111,7 +111,7 @@ def only_without(flag: str, *names: str) -> Rule:
 
 
 def only_for(flag: str, choices: Sequence[str], *names: str) -> Rule:
-    """Return the rule for flags that belong to some values of another one."""
+    """Return the rule for flags that only have an effect with some values of one."""
     expected = f"with --{flag}={' or '.join(choices)} only; change that"
     return Rule(names, lambda values: values[flag].value in choices, expected)
 
@@ -125,18 +125,18 @@ class Command:
     optional: tuple[str, ...] = ()
     own: dict[str, Flag] = dataclasses.field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
-    # Arguments by place; of a last one "run..." there may be none or more: a list.
+    # Positional arguments; a last one "run..." takes any number of values: a list.
     positional: Mapping[str, Flag] = dataclasses.field(default_factory=dict)
 
     @property
     def summary(self) -> str:
-        """What it does: the first line of the file of its function."""
+        """What it does: the first line of its module's docstring."""
         first = (sys.modules[self.run.__module__].__doc__ or "").partition("\n")[0]
         return first[:1].lower() + first[1:].removesuffix(".")
 
     @property
     def usage(self) -> str:
-        """Its arguments by place as a line of help shows them: `` GOLD [RUN ...]``."""
+        """Its positional arguments as in a usage line: `` GOLD [RUN ...]``."""
         names = [
             f"[{name.removesuffix('...')} ...]" if name.endswith("...") else name
             for name in self.positional
@@ -144,7 +144,7 @@ class Command:
         return "".join(f" {name.upper()}" for name in names)
 
     def flags(self) -> dict[str, Flag]:
-        """Return its flags; those in ``own`` mean something else than elsewhere."""
+        """Return its flags; those in ``own`` differ from those of other commands."""
         return {
             name: (FLAGS | self.own)[name] for name in self.required + self.optional
         }
@@ -202,9 +202,9 @@ def switch_flag(help_: str) -> Flag:
 
 
 def flags_of(cls: type) -> dict[str, Flag]:
-    """Return a flag for each field of a dataclass, as its annotation says.
+    """Return a flag for each field of a dataclass, from its annotation.
 
-    A text in an annotation is the help. A field without a value has a flag without one.
+    Text in an annotation is the help. The flag of a field without a default has none.
     """
     found = {}
     for field in dataclasses.fields(cls):
@@ -225,27 +225,28 @@ def given(values: flags.FlagValues, names: Iterable[str]) -> dict[str, Any]:
 
 FLAGS = {
     "coordinator": text_flag(
-        "HOST:PORT of the first of several processes, or auto to ask Slurm, "
-        "Open MPI, Kubernetes or a TPU pod (default: one process alone)"
+        "HOST:PORT of the first of several processes, or auto to detect it from Slurm, "
+        "Open MPI, Kubernetes or a TPU pod (default: a single process)"
     ),
-    "num_processes": count_flag("processes of the run, with --coordinator=HOST:PORT"),
-    "process_id": count_flag("which of them this is, from 0", least=0),
+    "num_processes": count_flag("number of processes, with --coordinator=HOST:PORT"),
+    "process_id": count_flag("index of this process, from 0", least=0),
     "config": path_flag(
-        "FILE.py or FILE.py:VARIANT; change a key by --config.KEY=VALUE"
+        "FILE.py or FILE.py:VARIANT; override a key with --config.KEY=VALUE"
     ),
     "workdir": path_flag("folder of the run"),
     "init_from": path_flag(
-        "WORKDIR or WORKDIR:STEP of a run to start from: its parameters, averaged "
-        "where translate would take the average; optimiser and schedule begin anew"
+        "WORKDIR or WORKDIR:STEP of a run to take the parameters from, averaged if "
+        "translate would use the average; optimiser and schedule start from scratch"
     ),
     "split": choice_flag("pairs to evaluate on", ["test", "validation"], "test"),
     "step": count_flag(
-        "checkpoint to use (default: the average, the best or the last, as the run has)"
+        "step of the checkpoint (default: the average, the best or the last, depending "
+        "on the run)"
     ),
-    "average": count_flag("average the last K checkpoints (default: the config's)"),
-    "last": count_flag("average the last K checkpoints (default: the config's)"),
+    "average": count_flag("average the last K checkpoints (default: from the config)"),
+    "last": count_flag("average the last K checkpoints (default: from the config)"),
     "device": choice_flag(
-        "where to compute; gpu and tpu stop where absent",
+        "device to compute on; gpu and tpu fail if there is none",
         ["any", "cpu", "gpu", "tpu"],
         "any",
     ),
@@ -259,95 +260,102 @@ FLAGS = {
     "constrained": dataclasses.replace(flags_of(Search)["constrained"], default=None),
     "what": choice_flag(
         "what to measure; loop: the training loop with its input, on the config's own "
-        "data; memory: of a training step, compiled in each way of parallel.remat and "
-        "parallel.layers, none made",
+        "data; memory: that of a training step, compiled but not run, for each choice "
+        "of parallel.remat and parallel.layers",
         ["train", "loop", "greedy", "beam", "input", "startup", "memory"],
         "train",
     ),
     "shapes": choice_flag(
-        "with --target: which shapes of training batches to compile (default: largest)",
+        "with --target: shapes of training batches to compile (default: largest)",
         ["largest", "all"],
     ),
     "simulate": count_flag(
-        "without --target, print what a step costs each of 1 to 512 devices, for four "
-        "sizes of model and each way to spread them: for up to so many, simulated, it "
-        "is compiled, for more the formula serves (default: 8)",
+        "without --target: print what a step costs each of 1 to 512 devices, for "
+        "four model sizes and several meshes; for up to this many devices, simulated, "
+        "it is compiled, for more a formula is used (default: 8)",
         least=0,
         most=512,
     ),
-    "tokens": count_flag("padded tokens per side of a batch (default: the config's)"),
-    "length": count_flag("tokens of the longest sentence", 32, least=2),
-    "rounds": count_flag("measurements, of which the median is printed", 5),
-    "profile": path_flag("folder for a trace, for TensorBoard or Perfetto"),
+    "tokens": count_flag(
+        "padded tokens per side of a batch (default: from the config)"
+    ),
+    "length": count_flag("tokens in the longest sentence", 32, least=2),
+    "rounds": count_flag("number of measurements; the median is printed", 5),
+    "profile": path_flag("folder to write a trace to, for TensorBoard or Perfetto"),
     "scores": switch_flag("write SCORE, a tab, then the translation"),
     "alignments": switch_flag(
-        "write the translation, a tab, then SOURCE-TARGET numbers of the words that "
-        "cross-attention aligns, from 0"
+        "write the translation, a tab, then the word alignments by cross-attention: "
+        "SOURCE-TARGET, counted from 0"
     ),
     "tags": switch_flag(
-        "of a run that writes trees: the lines are word_TAG word_TAG, and trees have "
-        "these tags"
+        "for runs that output trees: input lines are word_TAG word_TAG, and the trees "
+        "get these tags"
     ),
-    "layer": count_flag("whose cross-attention aligns (default: the last but one)"),
+    "layer": count_flag("layer to take --alignments from (default: the last but one)"),
     "rows": text_flag(
-        "rows of the config file, or letters of groups: A,B,no_positions"
+        "rows of the config file or letters of groups, such as A,B,no_positions"
     ),
-    "seeds": count_flag("runs of each row, with config.seed = 0, 1, ...", 1, most=1000),
+    "seeds": count_flag("runs per row, with config.seed = 0, 1, ...", 1, most=1000),
     "jobs": count_flag(
-        "runs at a time, which share the cores or the accelerators, a GPU also among "
-        "several (default: one per accelerator, one on a CPU, all of them with slurm)"
+        "number of concurrent runs, which share the cores or accelerators; several may "
+        "share a GPU (default: one per accelerator, one on a CPU, all with slurm)"
     ),
-    "launcher": choice_flag("where the runs are started", ["local", "slurm"], "local"),
+    "launcher": choice_flag("where to start the runs", ["local", "slurm"], "local"),
     "slurm.partition": text_flag(
-        "for Slurm; other options of submitit's SlurmExecutor likewise, "
-        "--slurm.gpus_per_node=1 --slurm.time=MINUTES --slurm.account=... (default of "
-        "the time: 240; a run that needs more is saved and queued again)"
+        "Slurm partition; other options of submitit's SlurmExecutor are given in the "
+        "same way: --slurm.gpus_per_node=1 --slurm.account=... --slurm.time=MINUTES "
+        "(default time: 240; a run that needs more is saved and requeued)"
     ),
     "format": choice_flag(
-        "html holds plots too", ["markdown", "html", "csv"], "markdown"
+        "output format; html also has plots", ["markdown", "html", "csv"], "markdown"
     ),
     "results": path_flag(
-        "folders of small files that --save wrote, a comma between two"
+        "folders of small files written by report --save, separated by commas"
     ),
-    "save": path_flag("folder for the results of the runs as small files"),
+    "save": path_flag("folder to write the results of the runs to, as small files"),
     "systems": path_flag(
-        "runs on the same data, or folders of such, separated by commas: the "
+        "runs on the same data, or folders of such runs, separated by commas: the "
         "second half of Table 2, measured here"
     ),
     "parsing": path_flag(
-        "runs of parsers, or folders of such, separated by commas: Table 4, and what "
-        "was measured here"
+        "runs of parsers, or folders of such runs, separated by commas: Table 4, with "
+        "what was measured here"
     ),
     "static": switch_flag(
-        "columns that need no training, for the rows of --config (default: "
+        "report what needs no training, for the rows of --config (default: "
         "experiments/table3.py)"
     ),
-    "timed": switch_flag("--static with the time of the layers of Table 1, a minute"),
-    "dry_run": switch_flag("print the commands of the runs, start none"),
-    "translations": file_flag(
-        "file of the translations of --input (default: the model's)"
+    "timed": switch_flag(
+        "with --static: also time the layers of Table 1 (takes a minute)"
     ),
-    "layers": text_flag("numbers from 1, such as 1,3 or 1-3 (default: all)"),
-    "heads": text_flag("numbers from 1, such as 1,3 or 1-3 (default: all)"),
+    "dry_run": switch_flag("print the commands of the runs without starting any"),
+    "translations": file_flag(
+        "file of translations of --input (default: the model's own)"
+    ),
+    "layers": text_flag("layers, counted from 1, such as 1,3 or 1-3 (default: all)"),
+    "heads": text_flag("heads, counted from 1, such as 1,3 or 1-3 (default: all)"),
     "kind": choice_flag(
-        "whose attention; cross: the decoder's to the source (default: all in HTML, "
-        "else cross, or encoder with --word where the model has it)",
+        "attention to draw; cross: from the decoder to the source (default: all in "
+        "HTML, else cross, or encoder with --word if the model has it)",
         ["encoder", "decoder", "cross"],
     ),
-    "word": text_flag("draw what this word attends to, as the paper's Figures 3 to 5"),
-    "d_model": text_flag("widths D, separated by commas", "512"),
-    "warmup": text_flag("steps of warm-up, separated by commas", "4000"),
-    "steps": count_flag("where the schedule ends", 20_000, least=2),
-    "smoothing": share_flag("share taken from the target", 0.1),
-    "ids": count_flag("ids of the vocabulary that is drawn", 8, least=2, most=1000),
-    "words": text_flag("words to place, separated by commas"),
+    "word": text_flag(
+        "draw what this word attends to, as in the paper's Figures 3 to 5"
+    ),
+    "d_model": text_flag("model widths, separated by commas", "512"),
+    "warmup": text_flag("warm-up steps, separated by commas", "4000"),
+    "steps": count_flag("last step to draw", 20_000, least=2),
+    "smoothing": share_flag("probability taken from the target", 0.1),
+    "ids": count_flag("size of the vocabulary drawn", 8, least=2, most=1000),
+    "words": text_flag("words to plot, separated by commas"),
     "variant": choice_flag(
-        "of BLEU, F1 or the error rates (default: the first of the runs' measure)",
+        "variant of BLEU, F1 or the error rates (default: the first one of the runs' "
+        "measure)",
         list(itertools.chain(*VARIANTS.values())),
     ),
-    "method": choice_flag("how to place words in a plane", ["pca", "tsne"], "pca"),
-    "side": choice_flag("whose embeddings", ["source", "target"], "source"),
-    "neighbours": count_flag("pieces to name beside each word", 5),
+    "method": choice_flag("how to map embeddings to a plane", ["pca", "tsne"], "pca"),
+    "side": choice_flag("which embeddings to plot", ["source", "target"], "source"),
+    "neighbours": count_flag("nearest pieces to list for each word", 5),
     "statistics": switch_flag("measure what each head attends to, over a file"),
 }
 

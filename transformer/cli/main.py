@@ -1,4 +1,4 @@
-"""The command line: one command, one line for every mistake of the user.
+"""The command line: runs one command, with one line for every user error.
 
 Nothing heavy is imported here: a command imports what it runs when it runs, after the
 devices have been chosen.
@@ -29,11 +29,11 @@ def main(arguments: Sequence[str]) -> int:
     """Run a command.
 
     Args:
-      arguments: without the name of the programme.
+      arguments: without the name of the program.
 
     Returns:
-      The exit code: 0, 2 for a mistake of the user, 130 if interrupted, 141 if the
-      reader of the output went away.
+      The exit code: 0, 2 for a user error, 130 if interrupted, 141 if the reader of
+      the output went away.
     """
     try:
         if sys.stdout is None:
@@ -60,15 +60,15 @@ def main(arguments: Sequence[str]) -> int:
 
 def run() -> None:
     """Run the command of ``sys.argv`` and exit: the console script."""
-    # Importing and tracing make objects by the hundred thousand, and to look through
-    # them for garbage after every 700 is a tenth of a start.
+    # Importing and tracing create objects by the hundred thousand; collecting garbage
+    # after every 700 would take a tenth of the startup.
     gc.set_threshold(100_000)
     _fill_descriptors()
     code = main(sys.argv[1:])
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
-    except OSError:  # nobody reads what Python would flush at exit
+    except OSError:  # nothing reads what Python would flush at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     for name in ("transformer.parallel.hosts", "transformer.parallel.ahead"):
         if name in sys.modules:
@@ -84,13 +84,13 @@ def _complain(text: str, code: int) -> int:
 
 
 def _fill_descriptors() -> None:
-    """Let no file that is opened become a standard stream that was closed."""
+    """Keep files opened later from taking the place of a closed standard stream."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the least number that is free
-    if sys.stderr is None:  # for print, None would be standard output
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number
+    if sys.stderr is None:  # print would take None as standard output
         sys.stderr = open(os.devnull, "w")
 
 
@@ -125,7 +125,8 @@ def _overview() -> str:
             "",
             *lines,
             "",
-            "transformer COMMAND --help says more; transformer --version which one.",
+            "transformer COMMAND --help lists the flags of a command,",
+            "transformer --version prints the version.",
         ]
     )
 

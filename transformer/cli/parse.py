@@ -1,4 +1,4 @@
-"""From arguments to the values of flags, one line for every mistake."""
+"""Parse arguments into the values of flags, with one line for every mistake."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from transformer.cli.files import check_output
 from transformer.cli.flags import Command, Flag
 from transformer.config import Config, UserError
 
-# What a configuration is named by, whatever is done with it.
+# The flags that name a configuration, in every command.
 CONFIGURED = Command(lambda values: 0, ("config",), ("workdir",))
 
 
@@ -26,12 +26,12 @@ def parse(name: str, command: Command, arguments: list[str]) -> flags.FlagValues
     Args:
       name: of the command.
       command: its flags and arguments.
-      arguments: what was typed behind the name.
+      arguments: what was typed after the name.
 
     Raises:
-      UserError: for a flag that is unknown, missing, of a wrong value or without
-        effect, for arguments that are missing or too many, and for an output that
-        cannot be written or is an input.
+      UserError: for a flag that is unknown, missing, without effect or has a wrong
+        value, for missing or extra arguments, and for an output that cannot be written
+        or is an input.
     """
     arguments = [_at_home(argument) for argument in arguments]
     values = _defined(command, arguments)
@@ -70,7 +70,7 @@ def _defined(command: Command, arguments: list[str]) -> flags.FlagValues:
 
 
 def _at_home(argument: str) -> str:
-    """Do for --config and its keys, which have parsers of their own, what Flag does."""
+    """Expand ~ as ``Flag`` does, for --config and its keys with their own parsers."""
     flag, equals, value = argument.partition("=")
     if re.fullmatch(r"--?config(\..*)?", flag) and value.startswith("~"):
         return flag + equals + os.path.expanduser(value)
@@ -80,7 +80,7 @@ def _at_home(argument: str) -> str:
 def _place(
     name: str, command: Command, values: flags.FlagValues, rest: list[str]
 ) -> None:
-    """Give arguments by place their values, as flags have theirs."""
+    """Store positional arguments as values of flags."""
     last = [one for one in command.positional if one.endswith("...")]
     least = len(command.positional) - len(last)
     if len(rest) < least or len(rest) > least and not last:
@@ -109,7 +109,7 @@ class _Parser(flags.ArgumentParser):
 
 
 def _refuse_unlisted(arguments: Sequence[str]) -> None:
-    """Refuse the flags of absl's own, one of which lets others be ignored."""
+    """Refuse absl's own flags, one of which makes it ignore others."""
     for argument in arguments:
         if own := re.match(r"--?(flagfile|undefok)(=|$)", argument):
             raise flags.UnrecognizedFlagError(own[1])
@@ -132,7 +132,7 @@ def resolved(arguments: Sequence[str]) -> Config:
 
 
 def _define_slurm(values: flags.FlagValues, arguments: list[str]) -> None:
-    """Define the options of Slurm that were given; submitit knows which there are."""
+    """Define the Slurm options that were given; submitit knows which exist."""
     given = [re.match(r"--?(slurm\.\w+)", argument) for argument in arguments]
     for name in {match[1] for match in given if match} - set(values):
         flags.DEFINE_string(name, None, "option of Slurm", flag_values=values)
@@ -146,7 +146,7 @@ def _unknown(name: str, flag: str, known: Sequence[str]) -> str:
     return f"{name}: expected one of its flags, got --{flag}; {hint}"
 
 
-# Types of the keys of a config file, as absl calls them.
+# Types of config keys, by absl's names.
 _KINDS = {
     "int": "a whole number",
     "float": "a number",
@@ -156,7 +156,7 @@ _KINDS = {
 
 
 def _flag_error(name: str, text: str, values: flags.FlagValues) -> str:
-    """Say what absl and ml_collections found wrong as everything else is said."""
+    """Put an error of absl or ml_collections into the form of all others."""
     if wrong := re.match(r"flag --(config\.[^=]+)=(.*?): ", text, re.DOTALL):
         key, kind = wrong[1].removeprefix("config."), values[wrong[1]].flag_type()
         expected = _KINDS.get(kind, f"a value of type {kind}")

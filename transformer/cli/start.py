@@ -13,11 +13,11 @@ from transformer.cli.flags import HOSTS, given
 
 
 def start_devices(device: str) -> None:
-    """Choose the devices and log on standard error which there are."""
+    """Choose the devices and log them on standard error."""
     from transformer.parallel import start
 
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A log is read while it grows, and has samples in any script.
+        # A log is read while it grows, and its samples may be in any script.
         sys.stdout.reconfigure(line_buffering=True, errors="backslashreplace")
     print(start(device), file=sys.stderr)
 

@@ -56,7 +56,7 @@ Symbols = Annotated[
     str,
     Check(
         _are_symbols,
-        "different symbols joined by commas, without white space, none of "
+        "distinct symbols joined by commas, without white space, none of "
         + ", ".join(SPECIAL),
     ),
 ]

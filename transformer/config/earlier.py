@@ -93,8 +93,8 @@ def upgraded(flat: Mapping[str, Any]) -> dict[str, Any]:
     for key, value in GONE.items():
         if (got := now.pop(key, value)) != value:
             raise UserError(
-                f"config: {key}: expected {value!r}, as this version has no other, got "
-                f"{got!r}; use the version that trained the run"
+                f"config: {key}: expected {value!r}, the only value in this version, "
+                f"got {got!r}; use the version that trained the run"
             )
     name = now.get("model.kind", NEWER["model.kind"])  # which may be anything
     kind = MODELS.get(name, Model) if isinstance(name, str) else Model

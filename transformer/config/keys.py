@@ -39,14 +39,14 @@ class Data:
     name: str
     source_language: Language
     target_language: Language
-    # File stems or tfds splits, several joined by "+"; of files "ep*2#<ep>+news", the
-    # first twice and with a tag. Of the others also "sacrebleu:wmt14/full".
+    # File stems or tfds splits, several joined by "+"; for files "ep*2#<ep>+news", the
+    # first twice and with a tag. validation and test also take "sacrebleu:wmt14/full".
     train: str
     validation: str
     test: str
-    train_pairs: NotNegative[int]  # use this many training pairs, 0 = all there are
-    digits: Digits  # numbers: of at most this many digits
-    # Numbers: those of the test have more than six digits, at most so many; 0 = as few.
+    train_pairs: NotNegative[int]  # use this many training pairs, 0 = all
+    digits: Digits  # numbers: at most this many digits
+    # numbers: test numbers have more than six digits, at most this many; 0 = as others
     test_digits: TestDigits
     max_length: Positive[int]  # tokens per side with EOS; longer pairs are left out
     prepared: str  # folder of the encoded corpus, "" = inside the workdir
@@ -54,7 +54,7 @@ class Data:
 
     @property
     def vectors(self) -> bool:
-        """Whether sources are vectors, frames x features, and no text."""
+        """Whether sources are vectors, frames x features, and not text."""
         return self.source == "vectors"
 
 
@@ -69,13 +69,13 @@ class Tokenizer:
     ]
     vocab_size: NotNegative[int]  # pieces, special ones included; 0 = as many as occur
     joint: bool  # one vocabulary for both languages
-    # A given sentencepiece .model, "" = train one, of byte pairs; of marian a .marian,
-    # or a .spm that has vocab.json beside it.
+    # An existing sentencepiece .model, "" = train one, by BPE; for marian a .marian, or
+    # a .spm with vocab.json beside it.
     source_model: str
     target_model: str  # the same for the target; "" = the source model if joint
     symbols: Symbols  # that a trained sentencepiece never splits, "<ep>,<news>"
-    # sentencepiece: BPE dropout, the chance that a merge is left out of training pairs,
-    # and how many segmentations of each pair there are; an epoch reads all of them.
+    # sentencepiece: BPE dropout, the probability of skipping a merge in training pairs,
+    # and the number of segmentations of each pair; an epoch reads all of them.
     dropout: Rate
     samples: Positive[int]
 
@@ -89,15 +89,15 @@ class Batch:
     shapes: Positive[int]  # how many different (rows, S, T) may be compiled
     multiple: Positive[int]  # rows are a multiple of this
     length_multiple: Positive[int]  # S and T are multiples of this
-    lengths: Positive[int]  # batches, each of pairs of its own length, that make a step
+    lengths: Positive[int]  # batches per step, each of pairs of its own length
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """What every architecture has; ``kind`` tells which of ``MODELS`` has the rest."""
+    """The keys of every architecture; ``kind`` selects the rest from ``MODELS``."""
 
     kind: str
-    vocab_size: NotNegative[int]  # rows of an embedding table, 0 = as the tokenizer
+    vocab_size: NotNegative[int]  # rows of an embedding table, 0 = the tokenizer's
     d_model: Positive[int]
     dropout: Rate  # on sub-layer outputs and on embedding + position
     tying: Literal["three", "two", "none"]  # two: target embedding and output
@@ -105,7 +105,7 @@ class Model:
 
     @property
     def learned_positions(self) -> int:
-        """Rows of the table of learned positions, 0 where there is none."""
+        """Rows of the table of learned positions, 0 if there is none."""
         return 0
 
 
@@ -114,7 +114,7 @@ class Transformer(Model):
     """The sizes and choices of section 3 of the paper."""
 
     layers: Positive[int]  # N, in each of the two stacks
-    decoder_layers: NotNegative[int]  # of the decoder where it has others, 0 = N
+    decoder_layers: NotNegative[int]  # of the decoder if it differs, 0 = N
     d_ff: Positive[int]
     activation: Literal["relu", "swish", "gelu"]  # of the feed-forward networks
     heads: Positive[int]
@@ -163,16 +163,16 @@ class Recurrent(Model):
     embedding: Positive[int]  # m, of the embedding tables
     units: Positive[int]  # n, of each direction and of the decoder
     layers: Positive[int]  # of the encoder; of the decoder of luong and gnmt too
-    # ``dropout`` is that of embeddings and between layers.
+    # ``dropout`` applies to embeddings and between layers.
     context_dropout: Rate  # on the annotations of the source
-    readout_dropout: Rate  # on what the output matrix is multiplied by
+    readout_dropout: Rate  # on the input of the output matrix
     encoder_norm: bool  # cgru: layer normalisation inside the encoder's cells
     reverse_source: bool
     # Of luong; elsewhere the values are "none", False and 0.
     score: Literal["none", "dot", "general", "concat", "location"]
     attention: Literal["none", "global", "local_m", "local_p"]
     feeding: bool  # h~ is part of the next step's input
-    window: NotNegative[int]  # D: local attention reaches so far each way
+    window: NotNegative[int]  # D: positions that local attention reaches each way
     max_positions: NotNegative[int]  # with location: source positions that have scores
 
 
@@ -198,8 +198,8 @@ class ByteNet(Model):
     sets: Positive[int]  # in each of the two stacks
     blocks: Blocks  # of a set, dilated by 1, 2, 4, ...
     kernel: Positive[int]  # k
-    grid: Grid  # columns of the encoder for each token of the source
-    # ``dropout`` is that of embeddings and of what a block adds.
+    grid: Grid  # encoder columns per source token
+    # ``dropout`` applies to embeddings and to what a block adds.
 
 
 # A kind of model with keys of its own is one dataclass above and one line here.
@@ -225,9 +225,9 @@ class Loss:
     """Section 5.4, label smoothing, and R-Drop, which is not in the paper."""
 
     smoothing: Rate
-    smoothing_over: Literal["all", "others"]  # ids; others: than the target
+    smoothing_over: Literal["all", "others"]  # ids; others: all but the target
     r_drop: NotNegative[float]  # alpha, of two passes with different dropout; 0 = one
-    block: NotNegative[int]  # rows of logits in memory at a time, 0 = by the device
+    block: NotNegative[int]  # rows of logits in memory at a time, 0 = chosen by device
 
     @property
     def passes(self) -> int:
@@ -240,7 +240,7 @@ class Optimizer:
     """Section 5.3."""
 
     name: str  # "adam", or an optimiser of optax: "adamw", "lion", "sgd" ...
-    options: str  # of it, "weight_decay=0.01, nesterov=True"
+    options: str  # of the optimiser, "weight_decay=0.01, nesterov=True"
     schedule: Literal["inverse_sqrt", "constant", "plateau", "epochs"]
     scale: Positive[float]  # of inverse_sqrt, equation 3; 1.0 = the paper
     rate: NotNegative[float]  # of the other schedules, after the warm-up
@@ -250,12 +250,13 @@ class Optimizer:
     b2: Rate
     epsilon: Positive[float]
     # Of plateau and epochs; elsewhere the values are 1 and 0.
-    decay: Decay  # what the rate is multiplied by
-    decay_patience: NotNegative[int]  # plateau: validations in vain before a decay
+    decay: Decay  # factor on the rate
+    # plateau: validations without improvement before a decay
+    decay_patience: NotNegative[int]
     decay_after: NotNegative[float]  # epochs: how many before the first decay
     decay_every: NotNegative[float]  # epochs: how many between two decays
     least_rate: NotNegative[float]  # the run ends before a lower one, 0 = never
-    l2: NotNegative[float]  # of the sum of squares of all weights, added to the loss
+    l2: NotNegative[float]  # times the sum of squares of all weights, added to the loss
     clip_norm: NotNegative[float]  # global gradient norm, 0 = no clipping
     accumulation: Positive[int]  # microbatches that a batch is split into
     frozen: Patterns  # parameters that stay as they are, "" = none
@@ -270,26 +271,27 @@ class Train:
     log_every: Positive[int]  # steps
     # Steps; 0 = only at the end. Checkpoints by steps are validated, too.
     evaluate_every: NotNegative[int]
-    # What validations are compared by: "perplexity", or a variant of data.measure.
+    # How validations are compared: "perplexity", or a variant of data.measure.
     watch: str
     watch_pairs: NotNegative[int]  # pairs on which a measure is taken, 0 = all
     show: NotNegative[int]  # validation sentences to translate and show each time
-    patience: NotNegative[int]  # validations in vain before the run ends, 0 = no limit
+    # Validations without improvement before the run ends, 0 = no limit.
+    patience: NotNegative[int]
     checkpoint_every: NotNegative[int]  # steps, 0 = by minutes only
     checkpoint_minutes: NotNegative[float]  # 0 = by steps only
-    keep: Positive[int]  # the last K checkpoints, beside the best
+    keep: Positive[int]  # the last K checkpoints, besides the best
 
 
 @dataclasses.dataclass(frozen=True)
 class Decode:
-    """Section 6.1: how sentences are searched for."""
+    """Section 6.1: how translations are searched for."""
 
-    checkpoint: Literal["last", "best"]  # best: of the validations
+    checkpoint: Literal["last", "best"]  # best: by validation
     beam: Positive[int]
     alpha: NotNegative[float]
     length_penalty: LengthPenalty
     extra_tokens: NotNegative[int]  # an output has at most input length + this many
-    tokens: NotNegative[int]  # padded source tokens per batch, 0 = by the device
+    tokens: NotNegative[int]  # padded source tokens per batch, 0 = chosen by device
     average: Positive[int]  # checkpoints averaged for the final evaluation
     constrained: bool  # trees: search only among outputs that are trees
 
@@ -298,7 +300,7 @@ class Decode:
 class Parallel:
     """The devices a run is distributed over; its numbers do not depend on them."""
 
-    data: Parts  # replicas, each with its rows of a batch; -1 = what is left
+    data: Parts  # replicas, each with its rows of a batch; -1 = all devices left
     fsdp: Positive[int]  # shards of parameters and moments, each with its rows
     tensor: Positive[int]  # shards of the heads, of d_ff and of the vocabulary
     how: Literal["jit", "pmap"]

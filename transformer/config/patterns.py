@@ -45,8 +45,8 @@ def check(key: str, text: str, names: Iterable[str]) -> None:
         near = difflib.get_close_matches(pattern, _beginnings(known), 3, 0)
         raise UserError(
             f"config: {key}: expected patterns of the names that transformer params "
-            f"prints, got {pattern!r}, which matches none; near it are "
-            f"{', '.join(near)}; change it"
+            f"prints, got {pattern!r}, which matches none; the closest "
+            f"are {', '.join(near)}; change it"
         )
 
 

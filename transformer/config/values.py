@@ -154,7 +154,7 @@ def _check_vectors(config: Config) -> None:
     """Check that nothing is asked of vectors that only text has: a vocabulary."""
     if not config.data.vectors:
         return
-    where = "with data.source = vectors, whose sources are no text"
+    where = "with data.source = vectors, whose sources are not text"
     if config.tokenizer.joint:
         refuse("tokenizer.joint", f"False {where}", True)
     if given := config.tokenizer.source_model:
@@ -224,10 +224,10 @@ def _check_distances(model: Transformer) -> None:
 def _check_bytenet(model: ByteNet) -> None:
     """Check that blocks can halve the channels and that the encoder is symmetric."""
     if model.d_model % 2:
-        expected = "an even number, of which a block has half inside"
+        expected = "an even number, as blocks halve it"
         refuse("model.d_model", expected, model.d_model)
     if model.kernel % 2 == 0:
-        expected = "an odd number: the encoder reads as far to each side"
+        expected = "an odd number: the encoder reads equally far to both sides"
         refuse("model.kernel", expected, model.kernel)
 
 
@@ -246,7 +246,7 @@ def _check_recurrent(model: Recurrent) -> None:
         expected = f"model.d_model = {model.d_model} where tables are tied"
         refuse("model.embedding", expected, model.embedding)
     if model.encoder_norm and model.member != "cgru":
-        expected = f"False for member {model.member}, whose cells have no such form"
+        expected = f"False for member {model.member}, whose cells have no layer norm"
         refuse("model.encoder_norm", expected, True)
     if model.member == "gnmt" and model.layers < 2:
         refuse("model.layers", "2 or more for member gnmt", model.layers)
@@ -274,7 +274,7 @@ def _check_convolutional(model: Convolutional) -> None:
         expected = f"model.d_model = {model.d_model} where tables are tied"
         refuse("model.embedding", expected, model.embedding)
     if not all(layer.kernel % 2 for layer in convolutions(model.encoder)):
-        expected = "odd kernels, which reach as far to both sides"
+        expected = "odd kernels, which reach equally far to both sides"
         refuse("model.encoder", expected, model.encoder)
 
 

@@ -267,7 +267,7 @@ def in_order(
     if tokens < 1:
         raise ValueError(
             f"decode.tokens: expected 1 or more, got {tokens}; sizes.here(settings, V) "
-            "puts the device's number in its place"
+            "replaces it by the device's number"
         )
     lengths = np.asarray(lengths, np.int64)
     rungs = np.array([_rung(int(length)) for length in lengths], np.int64)

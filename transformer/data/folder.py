@@ -40,8 +40,8 @@ class Folder:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self.remedy = (
-            f"remove the folder {self.path} and prepare the data anew, as transformer "
-            "train does"
+            f"remove the folder {self.path} and prepare the data again with "
+            "transformer train"
         )
         self.manifest = self._read_manifest()
         self._records = (self.manifest or {}).get(_FILES)

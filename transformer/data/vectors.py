@@ -82,16 +82,16 @@ def checked(array: np.ndarray, name: object, features: int = 0) -> np.ndarray:
         _refuse(name, f"the shape {array.shape}")
     if features and array.shape[1] != features:
         raise UserError(
-            f"{name}: expected {features} features a frame, as the first array of "
-            f"training has, got {array.shape[1]}; give arrays of one kind"
+            f"{name}: expected {features} features per frame, as in the first array "
+            f"of training, got {array.shape[1]}; give arrays of one kind"
         )
     with np.errstate(over="ignore"):  # too large numbers become infinite
         array = array.astype(np.float32)
     if not np.isfinite(array).all():
         frame = int(np.argmin(np.isfinite(array).all(1)))
         raise UserError(
-            f"{name}: expected finite values in float32, got others in frame {frame}, "
-            "counted from 0; mend it"
+            f"{name}: expected finite float32 values, got others in frame {frame}, "
+            "counted from 0; fix it"
         )
     return array
 

@@ -46,8 +46,7 @@ class Verified:
             self._file = open(path, "rb", buffering=0)
         except OSError as error:
             raise UserError(
-                f"{path}: expected a file that can be read, got: {error.strerror}; "
-                f"{remedy}"
+                f"{path}: expected a readable file, got: {error.strerror}; {remedy}"
             ) from None
         self.bytes = os.fstat(self._file.fileno()).st_size
         self._digests: list[str] = record["sha256"] if record is not None else []

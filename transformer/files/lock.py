@@ -40,8 +40,7 @@ def holding(folder: Path) -> Iterator[None]:
         number = os.open(path, flags, 0o666)
     except OSError as error:
         raise UserError(
-            f"{path}: expected a file that can be written, got: {error.strerror}; "
-            "remove it"
+            f"{path}: expected a writable file, got: {error.strerror}; remove it"
         ) from None
     with open(number, "r+", encoding="utf-8") as file:
         try:
@@ -49,7 +48,7 @@ def holding(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             raise UserError(
                 f"{folder}: expected a folder that no other process works in, but "
-                f"{_holder(file)}; wait for its end or choose another workdir"
+                f"{_holder(file)}; wait until it ends or choose another workdir"
             ) from None
         except OSError as error:
             if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS):
@@ -103,6 +102,6 @@ def _sign(file: TextIO) -> None:
 def _holder(file: TextIO) -> str:
     try:
         who = json.load(file)
-        return f"process {who['process']} of {who['host']} does since {who['since']}"
+        return f"process {who['process']} on {who['host']} does, since {who['since']}"
     except (ValueError, KeyError, TypeError):
         return "another does"  # it has just begun

@@ -42,7 +42,7 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
         raise UserError(f"{path}: expected a file, found none; {remedy}") from None
     except OSError as error:
         raise UserError(
-            f"{path}: expected a file that can be read, got: {error.strerror}; {remedy}"
+            f"{path}: expected a readable file, got: {error.strerror}; {remedy}"
         ) from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: expected JSON, got: {error}; {remedy}") from None

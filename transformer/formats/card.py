@@ -83,5 +83,5 @@ def search_note(settings: Config, alpha: str) -> str:
     return (
         f"{alpha} = {how.alpha:g} divides by length^{how.alpha:g}, which the run does "
         f"not: its ((5 + length) / 6)^{how.alpha:g} has no counterpart. Beam search "
-        "may find others; greedy search does not."
+        "may find other translations; greedy search does not."
     )

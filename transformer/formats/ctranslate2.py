@@ -54,7 +54,7 @@ def save(
     }
     for side, pieces in lists.items():
         if len({*pieces}) != len(pieces):
-            cannot("tokenizer", f"pieces of the {side} that differ", "others")
+            cannot("tokenizer", f"distinct {side} pieces", "duplicates")
     variables, aliases = unique(variables_of(it))
     variables = quantized(variables, quantization)
     with open(folder / "model.bin", "wb") as file:
@@ -70,7 +70,7 @@ def save(
     notes = [
         "A source is a list of pieces, without `</s>`, which is added.",
         card.search_note(translator.settings, "`length_penalty`"),
-        "There lengths do not count `</s>` unless `return_end_token` is set.",
+        "Lengths there do not count `</s>` unless `return_end_token` is set.",
     ]
     page = card.text(translator.settings, "ctranslate2", results, notes)
     write_whole(folder / "README.md", page.encode())

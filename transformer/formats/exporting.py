@@ -66,7 +66,7 @@ def export(
     """Write a model as a folder of another system; see ``export_run``."""
     if os.path.lexists(output):
         raise UserError(
-            f"--output: expected a folder to make, got {output}, which is there; "
+            f"--output: expected a new folder, got {output}, which already exists; "
             "choose another"
         )
     scratch = output.with_name(f".{output.name}.{secrets.token_hex(4)}.partial")
@@ -76,7 +76,7 @@ def export(
         os.rename(scratch, output)
     except OSError as error:
         raise UserError(
-            f"--output: expected a folder that can be made, got {output}: "
+            f"--output: expected a folder that can be created, got {output}: "
             f"{error.strerror}; choose another"
         ) from None
     finally:

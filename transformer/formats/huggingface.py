@@ -213,7 +213,7 @@ def _stored(folder: Path) -> tuple[Arrays, dict[str, str]]:
     except (SafetensorError, ValueError, TypeError) as error:
         refuse(path, "a safetensors file", error)
     except (AttributeError, KeyError) as error:
-        refuse(path, "arrays of types that numpy has", error)
+        refuse(path, "arrays of types that numpy supports", error)
     arrays = {name: np.asarray(x, np.float32) for name, x in arrays.items()}
     return arrays, {path.name: digest(path) for path in paths}
 
@@ -290,7 +290,7 @@ def _json(path: Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_bytes())
     except OSError as error:
-        refuse(path, "a file that can be read", error.strerror)
+        refuse(path, "a readable file", error.strerror)
     except (ValueError, RecursionError) as error:
         refuse(path, "JSON", error)
     if not isinstance(values, dict):
@@ -380,7 +380,7 @@ def _fitting(translator: Translator) -> Outgoing:
         cannot("tokenizer.joint", True, False)
     pieces = numbered(vocabulary.source)
     if len({*pieces, "</s>", "<unk>", "<pad>"}) != len(pieces) + 3:
-        cannot("tokenizer", "pieces that differ, none of them special", "others")
+        cannot("tokenizer", "distinct pieces, none of them special", "others")
     return outgoing(translator, _POSITIONS)
 
 
@@ -450,9 +450,9 @@ def _notes(
     epsilon = translator.settings.model.norm_epsilon  # type: ignore[attr-defined]
     notes = [
         card.search_note(translator.settings, "`length_penalty`"),
-        "The decoder starts from `<pad>`, whose row is a learned one: what takes it "
-        "for zeros, as the converter of CTranslate2 does, translates worse; "
-        "`transformer export --to=ctranslate2` writes such a folder itself.",
+        "The decoder starts from `<pad>`, whose embedding is learned: software that "
+        "takes it for zeros, such as CTranslate2's converter, translates worse; "
+        "`transformer export --to=ctranslate2` writes a CTranslate2 folder directly.",
     ]
     if c.positions == "learned":
         notes.append(

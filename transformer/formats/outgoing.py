@@ -132,6 +132,6 @@ def one_numbering(vocabulary: Vocabulary) -> bool:
 def cannot(name: str, expected: object, got: object) -> NoReturn:
     """Raise the ``UserError`` of a choice that a format cannot hold."""
     raise UserError(
-        f"{name}: expected {expected}, which the other system has too, got {got}; "
+        f"{name}: expected {expected}, as the other system requires, got {got}; "
         "export another run"
     )

@@ -115,7 +115,7 @@ def read(line: str) -> Line:
         if has_word:
             words.append((label, word))
         elif text:
-            fault = f"{text!r}, which is no word with a tag, as in (NN word)"
+            fault = f"{text!r}, which is not a tagged word such as (NN word)"
             return Line(words, brackets, fault, readable=False)
         elif not closes:
             opened.append(len(brackets))

@@ -183,7 +183,7 @@ def count_all(
             f"{len(test):,}; align the files"
         )
     if not gold:
-        raise UserError(f"{name}: expected trees, got none; fill it")
+        raise UserError(f"{name}: expected trees, got none; add some")
     rows = []
     for number, (one, other) in enumerate(zip(gold, test, strict=True), 1):
         right, found = _gold(one, f"{name}, line {number}"), read(other)

@@ -273,7 +273,7 @@ def configured_sizes(settings: Config) -> tuple[int, int]:
     """
     if settings.data.vectors:
         raise config.UserError(
-            "expected sources of tokens, got data.source = vectors, of which prepared "
-            "data alone tell how many features they have; choose another configuration"
+            "expected sources of tokens, got data.source = vectors, whose number "
+            "of features is known only from prepared data; choose another configuration"
         )
     return (configured_vocabulary(settings),) * 2

@@ -240,7 +240,7 @@ def _blocks(block: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
     if block < 1:
         raise ValueError(
             f"loss.block: expected 1 row or more, got {block}; sizes.here(settings, V) "
-            "puts the device's number in its place"
+            "replaces it by the device's number"
         )
     batch, length = arrays[0].shape[:2]
     fitting = [

@@ -31,37 +31,37 @@ _TIMED_LENGTHS = (64, 128, 256, 512, 1024, 2048)
 _TIMED_WIDTH = 64
 
 _TABLE1_NOTE = (
-    "Laws are fitted by least squares over logarithms to counts in the traced layers: "
-    "products of matrices and convolutions, 2 operations per multiply-add. The paper's "
+    "Laws are least-squares fits, over logarithms, to counts in the traced layers: "
+    "matrix products and convolutions, 2 operations per multiply-add. The paper's "
     "n^2 d and r n d leave out attention's four projections, 8 n d^2 operations, which "
-    "the full layer has: they cost more than attention to all as long as n < 2 d. The "
-    "recurrent layers are those of models/rnn, with the product of all inputs: 6 n d^2 "
-    "multiply-adds of a GRU, 8 of an LSTM."
+    "the full layer includes: they cost more than attention to all positions as long "
+    "as n < 2 d. The recurrent layers are those of models/rnn, with the product of all "
+    "inputs: 6 n d^2 multiply-adds for a GRU, 8 for an LSTM."
 )
 _CHAIN_NOTE = (
-    "The longest chain of products that need each other's results, whatever the size "
-    "of a product: scores and sums in attention; at each step of a recurrent layer "
-    "one, of the GRU two, as its candidate needs its reset gate."
+    "The longest chain of dependent products, whatever their size: scores and sums in "
+    "attention; one at each step of a recurrent layer, two in the GRU, as its "
+    "candidate needs its reset gate."
 )
 _PATH_NOTE = (
-    "Layers, of the recurrent layer time steps, until every output depends on every "
-    "input by the Jacobians (recurrent layers and convolutions read from left to "
-    "right: on every input up to its place). Layer i of the dilated stack has dilation "
-    "k^i, i = 0, 1, ...; it takes ceil(log_k n). A neighbourhood of r lies half on "
-    "each side, a layer reaches (r - 1) / 2 further, and the paper's n/r is in full "
-    "2 (n - 1) / (r - 1), rounded up; n/k is (n - 1) / (k - 1)."
+    "Layers (time steps for the recurrent layer) until every output depends on every "
+    "input, by the Jacobians (recurrent layers and convolutions read from left to "
+    "right: on every input up to its position). Layer i of the dilated stack has "
+    "dilation k^i, i = 0, 1, ...; it takes ceil(log_k n). Half of a neighbourhood of r "
+    "is on each side, so each layer reaches (r - 1) / 2 further, and the paper's n/r "
+    "is in full 2 (n - 1) / (r - 1), rounded up; n/k is (n - 1) / (k - 1)."
 )
 
 _MORE_NOTE = (
-    "2 operations per multiply-add. A separable convolution is one of each feature, "
-    "then one product (section 4). The blocks of ConvS2S and ByteNet are those of the "
-    "models: the one convolves to 2 d features, of which one half gates the other; the "
-    "other narrows to d / 2, convolves, and widens. Attention in blocks is restricted "
-    "self-attention as the models compute it: 3 blocks of (r - 1) / 2 keys for each "
-    "query, n filled up to whole blocks; without its projections. Paths are in stacks "
-    "of the layer, as above: ConvS2S's encoder reads (k - 1) / 2 positions further "
-    "each way with each block; ByteNet's dilations 1, 2, 4, 8, 16 begin anew, so that "
-    "its path grows as log n within 31 (k - 1) positions, and as n beyond."
+    "2 operations per multiply-add. A separable convolution is one per feature, then "
+    "one product (section 4). The blocks of ConvS2S and ByteNet are those of the "
+    "models: ConvS2S convolves to 2 d features, one half gating the other; ByteNet "
+    "narrows to d / 2, convolves, and widens. Attention in blocks is restricted "
+    "self-attention as the models compute it: 3 blocks of (r - 1) / 2 keys per query, "
+    "n padded to whole blocks, without its projections. Paths are in stacks of the "
+    "layer, as above: ConvS2S's encoder reads (k - 1) / 2 positions further each way "
+    "with each block; ByteNet's dilations 1, 2, 4, 8, 16 repeat, so its path grows as "
+    "log n within 31 (k - 1) positions, and as n beyond."
 )
 
 
@@ -168,9 +168,9 @@ def _parameter_table(rows: Mapping[str, Config]) -> Table:
         "Parameters, millions (Table 3)",
         ("row", "table rows", "ours", "paper", "agree to the printed digit"),
         tuple(cells),
-        "With one tied table of 40,960 rows and biases in attention's projections all "
-        "counts that the paper prints are met but that of the big row: 213 needs "
-        "35,296 to 36,272 table rows, while the others together need 40,932 to 41,160.",
+        "With one tied table of 40,960 rows and biases in attention's projections, all "
+        "the paper's counts are met except that of the big row: 213 needs 35,296 to "
+        "36,272 table rows, while the others together need 40,932 to 41,160.",
     )
 
 
@@ -201,11 +201,11 @@ def _cost_table(rows: Mapping[str, Config]) -> Table:
         "Training cost, floating-point operations",
         ("row", "steps", "per step", "the run", "paper's estimate", "ours / paper's"),
         tuple(cells),
-        "Ours: products of matrices, forward and backward, 2 operations "
-        f"per multiply-add, for batches full of pairs of {LENGTH} pieces per side; "
-        f"for the longest, {min(ratios):.2f} to {max(ratios):.2f} times as much. "
-        "The paper's: hours x 8 devices x 9.5e12 FLOP/s, what the devices could have "
-        "done in the time; it names hours for base and big only.",
+        "Ours: matrix products, forward and backward, 2 operations per multiply-add, "
+        f"for batches full of pairs of {LENGTH} pieces per side; for the longest, "
+        f"{min(ratios):.2f} to {max(ratios):.2f} times as much. The paper's: hours x "
+        "8 devices x 9.5e12 FLOP/s, what the devices could have done in that time; it "
+        "gives hours for base and big only.",
     )
 
 
@@ -238,8 +238,8 @@ def _crossing() -> str:
         for row in complexity.RECURRENT
     ]
     return (
-        "By these laws attention to all takes fewer operations than a recurrent layer "
-        f"as long as n is below {' and '.join(lengths)}."
+        "By these laws attention to all positions takes fewer operations than a "
+        f"recurrent layer as long as n is below {' and '.join(lengths)}."
     )
 
 

@@ -117,7 +117,7 @@ def _rows_by_bin(run: Measured, edges: Sequence[int]) -> dict[int, list[int]]:
             rows.setdefault(bisect.bisect_left(edges, words), []).append(row)
     if not rows:
         raise UserError(
-            f"{run.folder}: expected results with sources, got none that has words; "
+            f"{run.folder}: expected results with sources, got none with words; "
             "leave it out"
         )
     return dict(sorted(rows.items()))
@@ -171,8 +171,9 @@ def table(bins: Bins) -> Table:
     }
     used = ", ".join(f"{name}: {kinds[one]}" for name, one in bins.checkpoints.items())
     note = (
-        f"{bins.measure} of all sentences of a bin together, {bins.signature}; words "
-        f"between white space, pieces of segmented text joined first. Of {used}."
+        f"{bins.measure} of all sentences in a bin together, {bins.signature}; words "
+        "are separated by white space, after pieces of segmented text are joined. "
+        f"Checkpoints: {used}."
     )
     return Table(f"{bins.measure} by the length of the source", columns, rows, note)
 

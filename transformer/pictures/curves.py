@@ -209,7 +209,7 @@ def embeddings(
         places = TSNE(perplexity=near, init="pca", random_state=0).fit_transform(
             vectors
         )
-        note = f"t-SNE, perplexity {near:.3g}: only who is near whom has a meaning"
+        note = f"t-SNE, perplexity {near:.3g}: only who is near whom is meaningful"
     title = f"Embeddings of the {side}"
     return plots.points(title, words, places.tolist(), note)
 

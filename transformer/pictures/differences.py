@@ -87,9 +87,9 @@ def scores(
                 )
             )
     note = (
-        f"{len(first.references):,} sentences. The p-values are of each run against "
+        f"{len(first.references):,} sentences. The p-values compare each run with "
         f"{names[0]}: how often chance alone makes such a difference; below 0.05 it "
-        "is commonly called significant. TER: less is better. "
+        "is commonly called significant. TER: lower is better. "
         + "; ".join(f"{one.measure} {one.signature}" for one in found)
     )
     tests = ("p, bootstrap", "p, randomisation")
@@ -140,7 +140,7 @@ def sentences(runs: Mapping[str, Measured], most: int = 100) -> list[Table]:
                     ),
                     f"{shown:,} of {len(chosen):,} sentences, the largest difference "
                     f"of sentence chrF2 first; {same:,} of {len(gains):,} translations "
-                    "are equal.",
+                    "are identical.",
                 )
             )
     return tables

@@ -110,7 +110,7 @@ def _next_pairs(pairs: Iterator[tuple[str, str]]) -> list[tuple[str, str]]:
             raise
         raise UserError(
             "expected as many translations as sentences, got different numbers of "
-            "lines; give one pair a line"
+            "lines; give one pair per line"
         ) from None
 
 

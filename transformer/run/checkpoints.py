@@ -49,7 +49,7 @@ class Checkpoints:
         folder: Path,
         keep: int,
         log: Callable[[str], None] = print,
-        remedy: str = "remove the folder to train anew",
+        remedy: str = "remove the folder to train from scratch",
     ) -> None:
         """Look at a folder; nothing is created or removed before the first ``save``.
 
@@ -307,7 +307,7 @@ def check_vocabulary(place: object, metadata: Mapping[str, Any], digest: str) ->
     if (expected := metadata["vocabulary"]) != digest:
         raise UserError(
             f"{place}: expected vocabulary {expected[:12]}, which it was trained with, "
-            f"got {digest[:12]}; bring back its corpus, or choose another workdir"
+            f"got {digest[:12]}; restore its corpus, or choose another workdir"
         )
 
 
@@ -425,7 +425,7 @@ def _compare(record: dict[str, Any], expected: dict[str, str], path: Path) -> No
         mine, its = expected.get(name, "absent"), saved.get(name, "absent")
         if mine != its:
             raise UserError(
-                f"{path} is of another shape: expected {name} {mine}, got {its}; use "
+                f"{path} has a different shape: expected {name} {mine}, got {its}; use "
                 "the config it was trained with"
             )
 

@@ -64,7 +64,7 @@ class Course:
         """Return why the run ends here, "" where it goes on."""
         rule, patience = settings.optimizer, settings.train.patience
         if patience and self.vain >= patience:
-            return f"{self.vain} validations brought nothing better (train.patience)"
+            return f"no improvement in {self.vain} validations (train.patience)"
         rate = rule.rate * self.factor
         if rate < rule.least_rate:
             return f"the learning rate would be {rate:.3g} (optimizer.least_rate)"

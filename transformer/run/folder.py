@@ -71,8 +71,8 @@ def read_settings(workdir: Path) -> Config:
         )
     values = sealed.read_json(
         path,
-        "restore it, or remove it and repeat the command transformer train of the run, "
-        "which writes it anew",
+        "restore it, or remove it and repeat the run's transformer train command, "
+        "which writes it again",
     )
     try:
         return config.resolve_saved(values)
@@ -139,7 +139,7 @@ def read_record(workdir: Path) -> dict[str, Any]:
     path = workdir / "record.json"
     if not path.exists():
         return {}
-    remedy = "restore it, or move it away to go on without what it says"
+    remedy = "restore it, or move it away to go on without its content"
     record = sealed.read_json(path, remedy)
     for key, fits in _RECORD.items():
         if key in record and not fits(record[key]):
@@ -226,7 +226,7 @@ def read_results(workdir: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     return sealed.read_json(
-        path, "repeat transformer evaluate, which writes it anew, or restore it"
+        path, "restore it, or repeat transformer evaluate, which writes it again"
     )
 
 

@@ -22,7 +22,7 @@ Claim = Mapping[str, Any]  # "bytes": the size, "sha256": hexadecimal
 
 _NAME = "metrics.jsonl"
 _REMEDY = (
-    "restore it, or move it and record.json away to go on without the history before"
+    "restore it, or move it and record.json away to go on without the earlier history"
 )
 
 
@@ -109,8 +109,8 @@ def _opened(path: Path) -> Any:
         return open(os.open(path, flags, 0o666), "r+b")
     except OSError as error:
         raise UserError(
-            f"{path}: expected a file that can be written, and no link, got: "
-            f"{error.strerror}; move it away"
+            f"{path}: expected a writable file, and no link, got: {error.strerror}; "
+            "move it away"
         ) from None
 
 
@@ -121,8 +121,7 @@ def _content(path: Path) -> bytes:
         return b""
     except OSError as error:
         raise UserError(
-            f"{path}: expected a file that can be read, got: {error.strerror}; "
-            f"{_REMEDY}"
+            f"{path}: expected a readable file, got: {error.strerror}; {_REMEDY}"
         ) from None
 
 

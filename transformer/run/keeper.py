@@ -80,14 +80,14 @@ class Keeper:
         self._started = before.get("started") or now()
         if not self.checkpoints.steps():
             if before:
-                log(f"{self.workdir}: no checkpoint found, the run begins anew")
+                log(f"{self.workdir}: no checkpoint found, the run starts over")
             # Each device draws what it holds, sharded like a restored state.
             return sharded(draw, self.abstract)(given), 0, Course(), Mark()
         step, tree, metadata = self.checkpoints.restore(self._kept.parts())
         check_vocabulary(f"checkpoint of step {step}", metadata, self.vocabulary)
         log(f"resuming from step {step:,}")
         if not before:
-            log(f"{self.workdir / 'record.json'}: none found, it begins anew")
+            log(f"{self.workdir / 'record.json'}: none found, a new one is started")
         changed = _changes(metadata["config"], self.settings)
         earlier = [one for one in before.get("changes", []) if one["step"] < step]
         self._changes = earlier + ([{"step": step, **changed}] if changed else [])

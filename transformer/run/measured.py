@@ -45,8 +45,8 @@ class Measured:
         kept = self.results.get("kept", {})
         if kept and "lines" not in kept:
             raise UserError(
-                f"{self.folder}: expected results that tell their test set, got those "
-                "of a row of Table 3, which do not; use --results for such"
+                f"{self.folder}: expected results that name their test set, got those "
+                "of a row of Table 3, which do not; use --results for these"
             )
         if kept:
             return {key: kept[key] for key in ("lines", "sources", "references")}

@@ -124,8 +124,8 @@ class Pace:
             seconds = round((now - then) / _TIMED * (self._total - step))
             self._log(
                 f"time: {datetime.timedelta(seconds=seconds)} for the "
-                f"{self._total - step:,} steps left, validations apart, if they go on "
-                f"as steps {first + 1:,} to {step:,}"
+                f"{self._total - step:,} steps left, without validations, at the speed "
+                f"of steps {first + 1:,} to {step:,}"
             )
             self._said = True
 

@@ -96,7 +96,7 @@ def _new_folder(place: Path) -> Path:
         place.mkdir(parents=True)
     except OSError as error:
         raise UserError(
-            f"{place}: expected a folder to make, got: {error.strerror}; choose another"
+            f"{place}: expected a new folder, got: {error.strerror}; choose another"
         ) from None
     return place
 

@@ -62,8 +62,8 @@ class Target(NamedTuple):
 
 
 _CORES = (
-    "a v4 is run as one device of two cores; libtpu compiles for each core as a device "
-    "of its own here, so that values per device are those of half a chip"
+    "a v4 runs as one device of two cores; here libtpu compiles for each core as a "
+    "separate device, so values per device are for half a chip"
 )
 
 # By the names of Cloud TPU: those of v3, v4 and v5p count cores, two per chip.
@@ -105,7 +105,7 @@ def devices(name: str) -> Sequence[Any]:
     if not has_compiler():
         raise UserError(
             f"--target={name}: expected libtpu, the compiler for TPUs, which is not "
-            "here; on Linux with an x86-64 processor it comes with pip install -e "
+            "installed; on Linux with an x86-64 processor it comes with pip install -e "
             '".[tpu]"'
         )
     # Without these, libtpu looks for the machine's TPU, complains of its absence on
@@ -127,6 +127,6 @@ def devices(name: str) -> Sequence[Any]:
         line = str(error).splitlines()[0]
         raise UserError(
             f"--target={name}: expected a libtpu that jax {jax.__version__} can use, "
-            f'got: {line}; pip install -e ".[tpu]" brings the right one'
+            f'got: {line}; pip install -e ".[tpu]" installs the right one'
         ) from None
     return described.devices

@@ -1,4 +1,4 @@
-"""Train rows of a table with several seeds, or resume those not finished."""
+"""Train rows of a table with several seeds, or resume unfinished runs."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _planned(values: flags.FlagValues, workdir: Path) -> list[Any]:
-    """Return the runs of an ablation that are not kept, every one resolved."""
+    """Return the runs of an ablation that are not in ``--results``, resolved."""
     from transformer.tools.ablate import runs
 
     file, options = ablated_file(values["config"])
@@ -83,5 +83,5 @@ COMMAND = Command(
     run,
     ("config", "rows", "workdir"),
     ("seeds", "results", "jobs", "launcher", "slurm.partition", "dry_run"),
-    {"workdir": path_flag("folder of the ablation, one of each run inside")},
+    {"workdir": path_flag("folder of the ablation, with one for each run inside")},
 )

@@ -1,4 +1,4 @@
-"""Measure the speed of training, search, input or start, or the memory of training."""
+"""Measure the speed of training, search, input or startup, or training memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ml_collections.config_flags import config_flags
 from transformer import config
 from transformer.cli.configs import override_arguments
 from transformer.cli.files import writable, write_json
-from transformer.cli.flags import FLAGS, Command, given, only_for
+from transformer.cli.flags import FLAGS, Command, given, only_for, path_flag
 from transformer.cli.start import start_devices
 
 _KINDS = FLAGS["what"].choices
@@ -45,6 +45,7 @@ COMMAND = Command(
     run,
     ("config",),
     ("what", *_SIZES, "output", "profile"),
+    {"output": path_flag("JSON file to write, besides the printed table")},
     rules=(
         only_for("what", ["train", "greedy", "beam", "memory"], "tokens", "length"),
         only_for("what", [x for x in _KINDS if x != "memory"], "rounds"),

@@ -1,4 +1,4 @@
-"""Compare runs by BLEU, chrF and TER, with tests of significance."""
+"""Compare runs by BLEU, chrF and TER, with significance tests."""
 
 from __future__ import annotations
 
@@ -36,23 +36,25 @@ def run(values: flags.FlagValues) -> int:
     return 0
 
 
-_RUN = "workdir of a run, or a file of its results"
+_RUN = "its workdir, or a file of its results"
 COMMAND = Command(
     run,
     (),
     ("variant", "seed", "resamples", "trials", "output", "most"),
     {
-        "variant": choice_flag("of BLEU", VARIANTS, "13a"),
-        "seed": count_flag("of both tests, sacreBLEU's SACREBLEU_SEED", 12345),
-        "resamples": count_flag("of the paired bootstrap", 1000),
-        "trials": count_flag("of paired approximate randomisation", 10_000),
-        "output": path_flag("page to write, .html: the sentences that differ most"),
-        "most": count_flag("sentences of each table of --output", 100),
+        "variant": choice_flag("variant of BLEU", VARIANTS, "13a"),
+        "seed": count_flag("seed of both tests, as sacreBLEU's SACREBLEU_SEED", 12345),
+        "resamples": count_flag("resamples of the paired bootstrap", 1000),
+        "trials": count_flag("trials of paired approximate randomisation", 10_000),
+        "output": path_flag(
+            "page to write (.html), with the sentences that differ most"
+        ),
+        "most": count_flag("sentences per table of --output", 100),
     },
     (only_with("output", "most"),),
     {
-        "run_a": text_flag(f"what the others are compared with: {_RUN}"),
-        "run_b": text_flag(f"of the same test set: {_RUN}"),
-        "more...": text_flag("others like it"),
+        "run_a": text_flag(f"run to compare the others with: {_RUN}"),
+        "run_b": text_flag(f"run on the same test set: {_RUN}"),
+        "more...": text_flag("more such runs"),
     },
 )

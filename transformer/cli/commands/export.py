@@ -1,4 +1,4 @@
-"""Write a trained model as a folder of another system."""
+"""Write a trained model in the format of another system."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ COMMAND = Command(
     ("workdir", "to", "output"),
     ("quantization",),
     own={
-        "to": choice_flag("system that is to read it", ["huggingface", "ctranslate2"]),
-        "output": path_flag("folder to make"),
+        "to": choice_flag("system to export to", ["huggingface", "ctranslate2"]),
+        "output": path_flag("folder to create"),
         "quantization": choice_flag(
-            "of the arrays; int8 of CTranslate2 only (default: float32)",
+            "type of the arrays; int8 for CTranslate2 only (default: float32)",
             ["int8", "float16", "bfloat16"],
         ),
     },

@@ -1,4 +1,4 @@
-"""Make a workdir of another system's model, to translate with or to train on."""
+"""Convert another system's model to a workdir, to translate or train further."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ COMMAND = Command(
     ("config",),
     own={
         "from": path_flag(
-            "folder of Transformers with a MarianMTModel, or Marian's own .npz with "
-            "its pieces beside it"
+            "Transformers folder with a MarianMTModel, or Marian's own .npz with "
+            "its vocabulary beside it"
         ),
-        "workdir": path_flag("empty folder to make the run in"),
+        "workdir": path_flag("empty folder to create the run in"),
         "config": path_flag(
-            "FILE.py that says on which data and how it is to be trained further; "
-            "change a key by --config.KEY=VALUE (default: it only translates)"
+            "FILE.py with the data and settings for further training; override a key "
+            "with --config.KEY=VALUE (default: for translation only)"
         ),
     },
 )

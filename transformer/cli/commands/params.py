@@ -1,4 +1,4 @@
-"""Show shape and size of every parameter."""
+"""Show the shape and size of every parameter."""
 
 from __future__ import annotations
 

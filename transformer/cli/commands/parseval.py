@@ -46,18 +46,18 @@ COMMAND = Command(
     (),
     ("sentences", "tags", "output"),
     {
-        "sentences": switch_flag("begin with a line for each sentence, as EVALB does"),
+        "sentences": switch_flag("print a line for each sentence first, as EVALB does"),
         "tags": choice_flag(
-            "what tag a word has that TEST tags XX: that of GOLD, or XX as in EVALB",
+            "tag of a word that TEST tags XX: that of GOLD, or XX as in EVALB",
             ["gold", "test"],
             "gold",
         ),
         "output": path_flag(
-            "JSON file to write: the table, with counts of each sentence"
+            "JSON file to write: the table, with the counts of each sentence"
         ),
     },
     positional={
-        "gold": file_flag("file of right trees in brackets, one a line; may be .gz"),
-        "test": file_flag("file of trees to score, a line for each of GOLD"),
+        "gold": file_flag("file of gold trees in brackets, one per line; may be .gz"),
+        "test": file_flag("file of trees to score, one for each line of GOLD"),
     },
 )

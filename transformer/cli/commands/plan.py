@@ -1,4 +1,4 @@
-"""Tell if a configuration fits a machine that is not here, and its least times."""
+"""Predict whether a config fits on a machine not at hand, and its minimum times."""
 
 from __future__ import annotations
 
@@ -66,17 +66,17 @@ COMMAND = Command(
     ("target", "what", "shapes", "tokens", "length", "simulate", "output"),
     {
         "what": choice_flag(
-            "with --target: which programs to compile (default: all)",
+            "with --target: programs to compile (default: all)",
             ["all", "train", "evaluate", "search"],
         ),
         "target": choice_flag(
-            "machine to compile for, by the name of Cloud TPU, or cuda (default: "
-            "none; see --simulate)",
+            "machine to compile for: a Cloud TPU type, or cuda (default: none; see "
+            "--simulate)",
             [*TARGETS, "cuda"],
         ),
         "length": count_flag(
-            "tokens of the sentences on both sides (default: the shapes of data "
-            "that are prepared or generated, else 32)",
+            "tokens per sentence on both sides (default: the shapes of the data if "
+            "prepared or generated, else 32)",
             least=2,
         ),
         "output": path_flag("file to write: JSON with --target, else the table"),

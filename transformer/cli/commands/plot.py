@@ -26,7 +26,7 @@ from transformer.pictures.plots import FORMS
 from transformer.pictures.tables import markdown
 
 _KINDS = ["schedule", "smoothing", "curves", "length", "positions", "embeddings"]
-_WIDEST = 4096  # positions are drawn a dot for each dimension
+_WIDEST = 4096  # positions are drawn with a dot for each dimension
 
 
 def run(values: flags.FlagValues) -> int:
@@ -62,7 +62,7 @@ def _by_length(values: flags.FlagValues) -> int:
     edges, workdirs = _counts(values, "edges"), _folders(values)
     if edges != sorted(set(edges)):
         raise UserError(
-            f"--edges: expected numbers that grow, such as 10,20; got {values.edges}; "
+            f"--edges: expected ascending numbers such as 10,20; got {values.edges}; "
             "change it"
         )
     if len({place.resolve() for place in workdirs}) < len(workdirs):
@@ -142,25 +142,25 @@ COMMAND = Command(
             "schedule (--d_model --warmup --steps), smoothing (--smoothing --ids), "
             "curves (--workdir=RUN,RUN), length (BLEU or F1 by source length, "
             "--workdir=RUN,RUN --edges --variant), positions (--d_model --length, and "
-            "the learned ones of --workdir) or embeddings (--workdir --words)",
+            "learned ones with --workdir) or embeddings (--workdir --words)",
             _KINDS,
         ),
         "output": path_flag(
             "file to write: .png, .svg or .pdf; with --what=length also .md, .csv or "
             ".html"
         ),
-        "workdir": path_flag("folder of a run; of several, separated by commas"),
-        "length": count_flag("positions", 64, least=2, most=4096),
+        "workdir": path_flag("folder of a run, or several separated by commas"),
+        "length": count_flag("number of positions", 64, least=2, most=4096),
         "edges": text_flag(
-            "the most words of a source in each bin but the last, which has no end",
+            "maximum source words in each bin except the last, which is open-ended",
             "5,10,15,20,25,30",
         ),
         "variant": choice_flag(
-            "of BLEU or F1; or exact, the share of exact translations (default: the "
-            "first of the runs' measure)",
+            "variant of BLEU or F1, or exact: the share of exact translations "
+            "(default: the first one of the runs' measure)",
             [*FLAGS["variant"].choices, "exact"],
         ),
-        "input": file_flag("file of words to place, one per line"),
+        "input": file_flag("file of words to plot, one per line"),
     },
     (
         only_for("what", ["schedule"], "warmup", "steps"),

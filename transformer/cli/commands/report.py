@@ -1,4 +1,4 @@
-"""Put runs beside the paper's tables, with a verdict on each row and claim."""
+"""Show runs beside the paper's tables, with a verdict on each row and claim."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def run(values: flags.FlagValues) -> int:
 
 
 def _systems(values: flags.FlagValues) -> list[Measured]:
-    """Return the finished runs that are no rows of a table."""
+    """Return the finished runs that are not rows of a table."""
     from transformer.paper.report import groups
 
     named = {name: values[name].value for name in ("systems", "parsing")}

@@ -1,4 +1,4 @@
-"""Train a model, or resume one that was stopped."""
+"""Train a model, or resume a stopped run."""
 
 from __future__ import annotations
 

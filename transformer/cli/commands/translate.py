@@ -34,7 +34,7 @@ _LINES = (
     "alignments",
     "layer",
     "tags",
-)  # how lines are written, and of what
+)  # what is written, and from what
 
 
 def run(values: flags.FlagValues) -> int:
@@ -76,7 +76,7 @@ def _demanded(values: Any) -> dict[str, Any]:
             if lines != there:
                 raise UserError(
                     f"--prefix: expected as many lines as {values.input} has, got "
-                    f"{there:,} and {lines:,}; give one a line, perhaps empty"
+                    f"{there:,} and {lines:,}; give one per line, possibly empty"
                 )
     if values.forbid is not None:
         words = [word.strip() for word in _lines_of(values.forbid) if word.strip()]
@@ -90,13 +90,13 @@ def _demanded(values: Any) -> dict[str, Any]:
 
 
 def _is_kept(path: str) -> bool:
-    """Say whether what is at a path can be read twice, as a pipe cannot."""
+    """Return whether a path can be read twice; a pipe cannot."""
     return os.path.isfile(path) or os.path.isdir(path)
 
 
 @contextlib.contextmanager
 def _reading(values: Any) -> Iterator[Iterator[str]]:
-    """Open what is translated: lines, or the paths of a folder's arrays, or of one."""
+    """Open the input: lines, or the paths of a folder's arrays or of a single one."""
     path = values.input
     if path is not None and (path.endswith(".npy") or os.path.isdir(path)):
         from transformer.data.vectors import in_folder
@@ -115,7 +115,7 @@ def _lines_of(path: str) -> list[str]:
 
 
 def _path(output: str | None) -> str | None:
-    """Return the file to write; of several processes the primary one alone has it."""
+    """Return the file to write; of several processes only the primary one has it."""
     from transformer.parallel import hosts
 
     return output if output is None or hosts.primary() else os.devnull
@@ -127,17 +127,19 @@ COMMAND = Command(
     ("input", "output", "device", "prefix", "forbid") + _LINES + SEARCH + HOSTS,
     {
         "input": file_flag(
-            "file, one sentence per line (default: standard input); of vectors a .npy "
+            "file, one sentence per line (default: standard input); for vectors a .npy "
             "file, a folder of them, or a file of their paths"
         ),
         "prefix": file_flag(
-            "file of how the translations begin, a line for each line of the input, "
-            "empty where anyhow"
+            "file with the beginnings of the translations, one per input line, empty "
+            "for none"
         ),
-        "forbid": file_flag("file of words that no translation has, one per line"),
+        "forbid": file_flag(
+            "file of words that no translation may contain, one per line"
+        ),
         "workdir": path_flag(
-            "folder of the run; of several, which translate together, separated by "
-            "commas"
+            "folder of the run, or several separated by commas to translate as an "
+            "ensemble"
         ),
     },
     (

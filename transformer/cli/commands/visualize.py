@@ -1,4 +1,4 @@
-"""Draw what heads attend to, or measure it, or draw a beam search or a parse tree."""
+"""Draw or measure what heads attend to, or draw a beam search or a parse tree."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from transformer.cli.start import start_devices
 from transformer.config import UserError
 from transformer.pictures.plots import FORMS
 
-_WHICH = ("layers", "heads", "kind", "word")  # of the maps that are drawn
+_WHICH = ("layers", "heads", "kind", "word")  # which maps to draw
 _MAPS = ("target", *_WHICH)
 _PENALTY = ("alpha", "length_penalty")
 
@@ -103,16 +103,17 @@ COMMAND = Command(
     ("source", "target", *_WHICH, "tree", "beam", "width", *_PENALTY)
     + ("statistics", "input", "translations", "output", "step", "device"),
     {
-        "source": text_flag("a sentence"),
+        "source": text_flag("source sentence"),
         "tree": switch_flag(
-            "draw the constituency tree that the target is instead, where a run parses "
-            "(the page has it too)"
+            "draw the target's constituency tree instead, for a run that parses (the "
+            "page also has it)"
         ),
         "beam": switch_flag("draw the tree of the beam search for --source instead"),
-        "width": count_flag("hypotheses kept by --beam (default: the config's)"),
+        "width": count_flag("hypotheses kept by --beam (default: from the config)"),
         "target": text_flag("its translation (default: the model's own)"),
         "input": file_flag(
-            "of --statistics: file of sentences, one per line (default: standard input)"
+            "for --statistics: file of sentences, one per line (default: standard "
+            "input)"
         ),
         "output": path_flag(
             "file to write: .html (a page to explore), .png, .svg or .pdf; with "

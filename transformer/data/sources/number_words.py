@@ -163,7 +163,7 @@ def words(number: int, language: str) -> str:
     except Exception as error:  # many kinds, where it only half knows a language
         got = f"{language!r}"
         if not isinstance(error, NotImplementedError):
-            got += f", of which it does not write {number}"
+            got += f", in which it cannot write {number}"
         raise UserError(
             f"data: expected languages that num2words can write, got {got}; change "
             "data.source_language or target_language"

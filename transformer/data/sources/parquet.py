@@ -52,7 +52,9 @@ class Parquet:
                     self._columns(path, file)
                     rows = file.metadata.num_rows
                 if not rows:
-                    raise UserError(f"{path}: expected sentences, got no row; fill it")
+                    raise UserError(
+                        f"{path}: expected sentences, got no rows; add some"
+                    )
                 sums[str(path)] = {"lines": rows, "sha256": sha256(path)}
         return sums
 
@@ -99,7 +101,7 @@ class Parquet:
         raise UserError(
             f"{path}: expected columns of text {expected}, got "
             f"{', '.join(map(_described, schema))}; set data.name to "
-            "SOURCE_COLUMN,TARGET_COLUMN, or to '' for those of the languages"
+            "SOURCE_COLUMN,TARGET_COLUMN, or to '' for columns named by language"
         )
 
 

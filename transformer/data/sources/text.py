@@ -165,7 +165,7 @@ def _check_counts(
             "the files"
         )
     if not lines:
-        raise UserError(f"{source}: expected sentences, got an empty file; fill it")
+        raise UserError(f"{source}: expected sentences, got an empty file; add some")
 
 
 def _count(path: pathlib.Path) -> int:

@@ -72,7 +72,7 @@ def digest(arrays: Iterable[pathlib.Path]) -> str:
             whole.update(f"{path.name}\n{sha256(path)}\n".encode())
         except OSError as error:
             raise UserError(
-                f"{path}: expected an array as numpy.save writes it, got: {error}; "
+                f"{path}: expected an array written by numpy.save, got: {error}; "
                 "replace it"
             ) from None
     return whole.hexdigest()

@@ -196,7 +196,7 @@ def load_vocabulary(folder: pathlib.Path | Folder) -> Vocabulary:
     if not os.path.lexists(folder.path):
         raise UserError(
             f"{folder.path}: expected a prepared folder, found none; prepare the data "
-            "anew, as transformer train does"
+            "with transformer train"
         )
     suffixes, digest = folder.json(_NAME, _parse)
     vocabulary = Vocabulary(

@@ -54,7 +54,7 @@ class Marian(OfText):
         path = pathlib.Path(model)
         if path.suffix not in (cls.suffix, ".spm"):
             raise UserError(
-                "tokenizer.source_model: expected a file .marian or .spm for kind "
+                "tokenizer.source_model: expected a .marian or .spm file for kind "
                 f"marian, which is never trained, got {model!r}; name one"
             )
         given = cls.load(path) if path.suffix == cls.suffix else _beside(path)
@@ -75,7 +75,7 @@ class Marian(OfText):
         except (KeyError, TypeError, ValueError):
             raise UserError(
                 f"{path}: expected a model and its pieces, got something else; import "
-                "the model anew"
+                "the model again"
             ) from None
         return cls(model, pieces, str(path))
 
@@ -175,8 +175,8 @@ def rest_of(numbers: Mapping[str, int], name: str) -> list[str]:
     own = {"<pad>", "<unk>", "</s>"}
     if not {"<unk>", "</s>"} <= numbers.keys():
         raise UserError(
-            f"{name}: expected </s> and <unk> among the pieces, found no such; give "
-            "the list that belongs to the model"
+            f"{name}: expected </s> and <unk> among the pieces, found at most one; "
+            "give the list that belongs to the model"
         )
     if sorted(numbers.values()) != list(range(len(numbers))):
         raise UserError(
@@ -229,6 +229,5 @@ def _read(path: pathlib.Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UserError(
-            f"{path}: expected a file that can be read, got: {error.strerror}; put it "
-            "there"
+            f"{path}: expected a readable file, got: {error.strerror}; put it there"
         ) from None

@@ -336,13 +336,13 @@ def _training_error(error: RuntimeError, size: int) -> Exception:
     message = str(error)
     if largest := re.search(r"value <= (\d+)", message):
         return UserError(
-            f"tokenizer.vocab_size: expected at most {largest[1]}, all that this "
-            f"training text can fill, got {size}; set it to {largest[1]} or less"
+            f"tokenizer.vocab_size: expected at most {largest[1]}, the most that "
+            f"this training text yields, got {size}; set it to {largest[1]} or less"
         )
     if "sentences_.empty()" in message:
         return UserError(
-            "data.train: expected text to train sentencepiece, got none in lines of at "
-            f"most {_LONGEST:,} bytes, which alone it reads; give sentences"
+            f"data.train: expected lines of at most {_LONGEST:,} bytes to train "
+            "sentencepiece, which skips longer ones, got none; give sentences"
         )
     if "insert_id(" in message:
         least = len(SPECIAL) + 1

@@ -146,8 +146,8 @@ class OfText:
 def bytes_spell_any_word() -> UserError:
     """Return the error for forbidden words where pieces are single bytes."""
     return UserError(
-        "expected a vocabulary of pieces of text, got one with pieces of single bytes, "
-        "which may spell any word; forbid none"
+        "expected a vocabulary of text pieces, got one with byte pieces, which can "
+        "spell any word; forbid no words"
     )
 
 

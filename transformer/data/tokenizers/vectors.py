@@ -82,5 +82,5 @@ class Vectors(OfText):
 def _refuse() -> NoReturn:
     raise UserError(
         "expected a run whose sources are text, got one of data.source = vectors, "
-        "which have no words; choose another run, or the side of the target"
+        "which have no words; choose another run, or the target side"
     )

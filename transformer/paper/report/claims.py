@@ -106,10 +106,10 @@ def _against_base_note(study: Study) -> str:
         "verdict is on the paper's two printed figures: worse, better, or the same "
         "(they differ by no more than the last digit; a row without figures: worse "
         "if the text argues so, otherwise blank); "
-        f"each test at {LEVEL:.0%}; where a row is decided alone, and no longer when p "
-        "is corrected for the number of rows (Holm 1979), the cell says so. The same: "
+        f"each test at {LEVEL:.0%}; if a row is decided only without correcting p "
+        "for the number of rows (Holm 1979), its cell says so. The same: "
         f"90 % interval within {_margins(study)}; base, where it has the paper's data "
-        "and size, reaches a figure if not worse by more. Seeds that would decide: "
+        "and size, reaches a figure if it is not worse by more. Seeds needed: "
         f"power {POWER:g}, if difference and deviation stay as observed."
     )
 

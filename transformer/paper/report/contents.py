@@ -68,5 +68,5 @@ def tables(
     if not absent:
         return found
     left_out = " and ".join(f"Table {number}" for number in absent)
-    note = f"{found[0].note} Without a run here, and left out: {left_out}."
+    note = f"{found[0].note} Left out for lack of runs: {left_out}."
     return [dataclasses.replace(found[0], note=note), *found[1:]]

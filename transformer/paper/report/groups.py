@@ -29,7 +29,7 @@ def read(folders: Sequence[Path], flag: str) -> tuple[list[Measured], list[Path]
         below = list(workdirs(folder))
         if not below:
             raise UserError(
-                f"--{flag}: expected folders of runs, got {folder}, without any; "
+                f"--{flag}: expected folders with runs, got {folder}, which has none; "
                 "leave it out"
             )
         found |= {path.resolve(): path for path in below}
@@ -39,7 +39,7 @@ def read(folders: Sequence[Path], flag: str) -> tuple[list[Measured], list[Path]
     if not finished:
         raise UserError(
             f"--{flag}: expected a finished run, found {len(unfinished)} without "
-            "results of its end; let it end"
+            "final results; let it finish"
         )
     return finished, unfinished
 

@@ -34,7 +34,7 @@ def _marks(study: Study) -> str:
     """Draw each row's mean and interval, and the paper's figure, as SVG."""
     placed = "paper"
     if not is_faithful(study.first):
-        placed = "paper's change from base, put at our base"
+        placed = "paper's change from base, applied to our base"
     panels = []
     for measure in MEASURES:
         marks = []

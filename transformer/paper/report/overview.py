@@ -38,10 +38,10 @@ def overview(studies: Sequence[Study]) -> Table:
     heads += [f"ours, {1 - LEVEL:.0%}", "verdict"]
     note = (
         f"{len(decided)} of {len(texts)} claims are decided, confirmed or contradicted "
-        f"by a figure on some data; {len(texts) - len(tried)} were not tried. Changes "
+        f"by a figure on some data; {len(texts) - len(tried)} were not tested. Changes "
         "from the second row to the first: PPL in percent, BLEU and WER (lower is "
         "better) in points; ours with their interval over seeds. Where the figure is "
-        "WER, a claim on BLEU is tried on it."
+        "WER, claims about BLEU are tested on it."
     )
     return Table("The paper's claims", tuple(heads), tuple(lines), note)
 

@@ -72,8 +72,8 @@ def _cells(runs: Sequence[Measured]) -> list[str]:
     except KeyError as error:
         raise UserError(
             f"{first.folder / 'results.json'}: expected the key {error}, which "
-            "transformer evaluate writes of a run with data.measure=f1; report without "
-            "this run"
+            "transformer evaluate writes for a run with data.measure=f1; report "
+            "without this run"
         ) from None
     data = first.settings.data
     return [
@@ -115,16 +115,16 @@ def _note(
     averaged = sum(run.checkpoint == "average" for run in finished)
     parts = [
         "F1 paper: as printed, on section 23 of the Wall Street Journal. F1 here: as "
-        "EVALB has it, which leaves out sentences that failed; then with all gold "
-        "brackets of those as missed; mean ± standard deviation over seeds, of "
+        "computed by EVALB, which leaves out failed sentences; then with all their "
+        "gold brackets counted as missed; mean ± standard deviation over seeds, of "
         f"averaged checkpoints where a run has some ({averaged} of {len(finished)} "
-        f"runs). Rules: {rules}. F1 of different test sets does not compare."
+        f"runs). Rules: {rules}. F1 on different test sets is not comparable."
     ]
     if grammars:
         parts.append(
             "Treebank grammars: read off the training trees, gold tags as input, on "
             "the sentences of at most 100 words; the second failed on 3. They were "
-            "measured once, by a program that is no part of this project."
+            "measured once, by a program that is not part of this project."
         )
     if names := [str(path) for path in unfinished]:
         parts.append(f"Not finished, left out: {', '.join(names)}.")

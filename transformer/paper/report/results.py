@@ -27,9 +27,9 @@ from transformer.paper.statistics import (
 from transformer.pictures.tables import Table, scientific
 
 _FLOPS_NOTE = (
-    "FLOPs of ours: products of matrices in training, forward and backward, on the "
-    "real tokens seen, 2 per multiply-add; the paper's: hours x devices x what a "
-    "device sustains."
+    "Our FLOPs: matrix products in training, forward and backward, on the real tokens "
+    "seen, 2 per multiply-add; the paper's: hours x devices x a device's sustained "
+    "FLOP/s."
 )
 _SYMBOLS = {
     "layers": "N",
@@ -122,8 +122,8 @@ def _table_3_note(study: Study) -> str:
             )
         parts.append(
             f"A replica: {first.data} instead of WMT14{base}; the changes are the "
-            "paper's, their widths scaled. Figures do not compare with the paper's, "
-            "differences between rows do."
+            "paper's, their widths scaled. Figures are not comparable with the "
+            "paper's, differences between rows are."
         )
     parts += [_FLOPS_NOTE, _origin(study)]
     if missing:

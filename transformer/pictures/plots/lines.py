@@ -63,7 +63,7 @@ def curves(
                 axes.plot(*zip(*line, strict=True), color=OURS, linewidth=1.2)
             axes.set_title(name)
         even_ticks(panels[0, 0], "y")
-        figure.suptitle(f"grey: {first}; a line per seed", fontsize="medium")
+        figure.suptitle(f"grey: {first}; one line per seed", fontsize="medium")
         figure.supxlabel("step")
         figure.supylabel(label)
 

@@ -219,8 +219,8 @@ def _lock(file: int, kind: int, log: Path) -> None:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         raise UserError(
-            f"{log.with_suffix('')}: expected no process that works there, found one "
-            f"that writes to {log}; wait for its end, or stop it"
+            f"{log.with_suffix('')}: expected no running process, found one that "
+            f"writes to {log}; wait until it ends, or stop it"
         ) from None
     except OSError:  # a file system without locks
         pass

@@ -59,7 +59,7 @@ class Slurm:
             )
         except RuntimeError:
             raise UserError(
-                "--launcher=slurm: expected a machine of a Slurm cluster, found no "
+                "--launcher=slurm: expected a machine in a Slurm cluster, found no "
                 "srun; leave --launcher out"
             ) from None
         except (NameError, ValueError, TypeError) as error:  # from the options

@@ -133,7 +133,7 @@ def _end(
     jobs: Mapping[int, tuple[Job, RunState]], asked: int, log: Callable[[str], None]
 ) -> None:
     if asked == 1:
-        log(f"stopping; {len(jobs)} running are saved first (Ctrl-C: at once)")
+        log(f"stopping; {len(jobs)} running are saved first (Ctrl-C: stop at once)")
     for job, _ in jobs.values():
         if asked == 1:
             job.stop()
@@ -161,7 +161,7 @@ def _reason(log: Path, code: int) -> str:
     if code < 0:
         return f"killed by signal {-code}: {last}"
     if code == 0:
-        return f"ended before its results: {last}"
+        return f"ended without results: {last}"
     return last.removeprefix("transformer: error: ")
 
 

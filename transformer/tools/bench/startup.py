@@ -54,7 +54,7 @@ def _until_first_step(command: Sequence[str]) -> float:
                 return seconds
     if (code := process.returncode) == 2:
         raise UserError(
-            "--what=startup: expected a configuration that trains, got what the line "
-            "before refuses; correct that"
+            "--what=startup: expected a configuration that trains, got one that the "
+            "line above refuses; fix it"
         )
     raise RuntimeError(f"no step was made, exit code {code}: {command}")

@@ -97,8 +97,8 @@ def table(
         + ("gradients and activations, GB", "sum, GB")
         + ("sent, GB", "operations, 10^12", "from"),
         tuple(cells),
-        "Each figure is of one device; GB are 10^9 bytes; sent and operations are of "
-        "one step.",
+        "All figures are per device; GB are 10^9 bytes; sent and operations are per "
+        "step.",
     )
 
 

@@ -54,7 +54,7 @@ def lower_all(
         except RuntimeError as error:
             if "cuDNN" not in str(error):
                 raise
-            notes.append(f"not lowered, as JAX asks for an installed cuDNN: {error}")
+            notes.append(f"not lowered, as JAX needs cuDNN installed: {error}")
         rows[cards] = "; ".join(notes)
     rows["not known without the card"] = (
         "memory, seconds to compile, size of programs, bytes moved, time: the compiler "

@@ -223,6 +223,6 @@ def _table(chip: Chip, found: Sequence[Program]) -> Table:
         + ("temporaries, MB", "code, MB", "sum, MB", "operations, 10^12")
         + ("moved, MB", "moved by XLA's count, MB", "sent, MB", "bound, ms"),
         tuple(cells),
-        "Each figure is of one device; MB are 10^6 bytes. Moved: to and from the main "
-        "memory. Where nothing stands, it depends on the sentences.",
+        "All figures are per device; MB are 10^6 bytes. Moved: to and from the main "
+        "memory. Blank where it depends on the sentences.",
     )
