@@ -278,7 +278,7 @@ def test_what_a_format_cannot_hold_is_refused_by_name(
 def test_other_tokenizers_and_models_are_refused(tmp_path):
     letters = tokenizers.Bytes()
     one = drawn(tokenizers.Vocabulary(letters, letters))
-    with pytest.raises(UserError, match="expected sentencepiece or marian, which"):
+    with pytest.raises(UserError, match="expected sentencepiece or marian, as the"):
         export(one, "huggingface", tmp_path / "folder")
     export(one, "ctranslate2", tmp_path / "bytes")  # which has words of any kind
     assert not (tmp_path / "bytes" / "source.spm").exists()
