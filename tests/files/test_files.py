@@ -168,13 +168,15 @@ def test_the_second_is_told_of_the_first_and_a_killed_one_holds_nothing(tmp_path
     )
     assert holder.stdout
     with holder:
-        assert holder.stdout.readline() == "held\n"
-        with (
-            pytest.raises(UserError, match=rf"process {holder.pid} of .* since 20"),
-            lock.holding(tmp_path),
-        ):
-            pass
-        holder.kill()
+        try:
+            assert holder.stdout.readline() == "held\n"
+            with (
+                pytest.raises(UserError, match=rf"process {holder.pid} on .* since 20"),
+                lock.holding(tmp_path),
+            ):
+                pass
+        finally:
+            holder.kill()
     with lock.holding(tmp_path):
         assert json.loads((tmp_path / "lock").read_text())["process"] == os.getpid()
 
