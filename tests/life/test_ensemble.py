@@ -84,8 +84,8 @@ def test_a_line_beyond_any_member_is_told(members):
         together._warn = said.append
         together.source_ids(["a" * 9])
     assert len(said) == 2 and said[0] == said[1]
-    assert "10 tokens, more than the 7 of training" in said[0]
-    assert "past the 8 learned positions" in said[0]
+    assert "10 tokens, more than the 7 in training" in said[0]
+    assert "past the 8 learned ones" in said[0]
 
 
 def test_what_each_member_has_of_its_own_is_not_told(members):
