@@ -13,7 +13,7 @@ import argparse
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import weights
 from sizes import EOS, Recurrent, Size
@@ -22,7 +22,7 @@ import transformer
 from transformer import config, parallel
 from transformer.data.sources.text import read_lines
 from transformer.formats.arrays import by_name
-from transformer.formats.outgoing import outgoing
+from transformer.formats.outgoing import cannot, outgoing
 from transformer.translate import Translator
 
 # What a model must be, besides what ``formats`` requires of every exported model.
@@ -142,7 +142,7 @@ def take_weights(translator: Translator, positions: int) -> weights.Weights:
     for name, wanted in _COMMON.items():
         held = wanted if isinstance(wanted, tuple) else (wanted,)
         if getattr(model, name) not in held:
-            _refuse(name, " or ".join(map(str, held)), getattr(model, name))
+            cannot(f"model.{name}", " or ".join(map(str, held)), getattr(model, name))
     return weights.Weights(
         Size(model.layers, model.d_model, model.d_ff, model.heads, rows),
         model.norm_epsilon,
@@ -161,10 +161,10 @@ def take_recurrent(translator: Translator) -> weights.ComposedWeights:
     assert isinstance(model, config.Recurrent)
     wanted = _RECURRENT.get(model.member)
     if wanted is None:
-        _refuse("member", " or ".join(_RECURRENT), model.member)
+        cannot("model.member", " or ".join(_RECURRENT), model.member)
     for name, value in wanted.items():
         if getattr(model, name) != value:
-            _refuse(name, value, getattr(model, name))
+            cannot(f"model.{name}", value, getattr(model, name))
     size = Recurrent(
         model.member,
         model.embedding,
@@ -176,13 +176,6 @@ def take_recurrent(translator: Translator) -> weights.ComposedWeights:
         model.encoder_norm,
     )
     return weights.ComposedWeights(size, by_name(translator.params))
-
-
-def _refuse(name: str, wanted: object, got: object) -> NoReturn:
-    raise config.UserError(
-        f"model.{name}: expected {wanted}, which other systems have too, got {got}; "
-        "export another run"
-    )
 
 
 if __name__ == "__main__":
