@@ -127,9 +127,12 @@ def _typed() -> Iterator[Call]:
         ],
     )
     yield from _calls("commands", [("trian", "train"), ("--workdir=x", "expected")])
-    for flag in ("--coordinator=nowhere", "--num_processes=2", "--process_id=0"):
-        which = "--(coord|num|proc)"
-        yield Call("processes", ["TRAIN", flag], f"{which}.*expected|expected.*{which}")
+    for flag, says in {
+        "--coordinator=nowhere": "--coordinator: expected HOST:PORT",
+        "--num_processes=2": "expected --coordinator with --num_processes",
+        "--process_id=0": "expected --coordinator with --num_processes",
+    }.items():
+        yield Call("processes", ["TRAIN", flag], says)
     line = [*translate.split(), "--coordinator=auto"]
     yield Call("processes", line, "--coordinator|Slurm|processes")
 

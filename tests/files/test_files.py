@@ -89,9 +89,13 @@ def test_what_is_no_object_is_refused(tmp_path, content):
 
 
 def test_a_folder_or_nothing_in_place_of_a_file_is_refused(tmp_path):
-    for path in (tmp_path, tmp_path / "absent", tmp_path / "file" / "below"):
-        (tmp_path / "file").touch()
-        with pytest.raises(UserError, match="expected a (readable )?file"):
+    (tmp_path / "file").touch()
+    for path, expected in {
+        tmp_path: "a readable file, got: Is a directory",
+        tmp_path / "absent": "a file, found none",
+        tmp_path / "file" / "below": "a readable file, got: Not a directory",
+    }.items():
+        with pytest.raises(UserError, match=f"expected {expected}; help"):
             sealed.read_json(path, "help")
 
 
