@@ -129,8 +129,8 @@ def _typed() -> Iterator[Call]:
     yield from _calls("commands", [("trian", "train"), ("--workdir=x", "expected")])
     for flag, says in {
         "--coordinator=nowhere": "--coordinator: expected HOST:PORT",
-        "--num_processes=2": "expected --coordinator with --num_processes",
-        "--process_id=0": "expected --coordinator with --num_processes",
+        "--num_processes=2": "--num_processes: expected with --coordinator only",
+        "--process_id=0": "--process_id: expected with --coordinator only",
     }.items():
         yield Call("processes", ["TRAIN", flag], says)
     line = [*translate.split(), "--coordinator=auto"]
