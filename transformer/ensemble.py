@@ -17,7 +17,8 @@ from transformer.config import UserError
 from transformer.ids import PAD
 from transformer.metrics import heads
 from transformer.run import folder
-from transformer.translate import Translator, complain, open_run
+from transformer.trained import complain, open_run
+from transformer.translate import Translator
 
 
 class Ensemble(Translator):

@@ -25,12 +25,8 @@ from transformer.run.checkpoints import Checkpoints
 from transformer.run.meter import LARGEST, diverged
 from transformer.run.records import announce
 from transformer.run.stop import unless_closed
-from transformer.translate import (
-    Translator,
-    abstract_params,
-    chosen_step,
-    open_run,
-)
+from transformer.trained import abstract_params, chosen_step, open_run
+from transformer.translate import Translator
 
 _SAMPLES = 10
 

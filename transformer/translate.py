@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,25 +16,18 @@ from transformer import decode, demands, models, objective, parallel
 from transformer.batch_search import BatchSearch
 from transformer.config import Config, UserError
 from transformer.data.batches import Group, in_order
-from transformer.data.tokenizers import Vocabulary, load_vocabulary
+from transformer.data.tokenizers import Vocabulary
 from transformer.decode import Constraint
 from transformer.files.chunks import PAUSE, chunks
 from transformer.ids import BOS, EOS
 from transformer.metrics import heads
 from transformer.parallel import hosts, sizes
-from transformer.run import folder
-from transformer.run.checkpoints import Checkpoints, check_vocabulary, steps_in
 from transformer.search import Search, changed
+from transformer.trained import complain, restore
 
 LINES_AT_A_TIME = 10_000  # of a stream, sorted by length and translated together
-VOCABULARY = "vocabulary"  # folder of an imported model's tokenizers
 _LOGIT_TOKENS = 1024  # padded target tokens whose logits are all held, when scoring
 _WEIGHT_TOKENS = 1024  # padded tokens per side whose attention weights are all held
-
-
-def complain(text: str) -> None:
-    """Print a warning on standard error."""
-    print(f"transformer: {text}", file=sys.stderr, flush=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -447,85 +439,6 @@ def _with_end(sequences: list[list[int]]) -> list[list[int]]:
     if sequences and isinstance(sequences[0], np.ndarray):
         return sequences
     return [[*ids, EOS] for ids in sequences]
-
-
-# ----------------------------------------------------------------------- from a workdir
-
-
-def abstract_params(settings: Config, vocabulary: Vocabulary) -> Any:
-    """Return the parameters to restore, replicated on all devices."""
-    model = models.make(settings, *vocabulary.sizes)
-    return parallel.replicated(models.abstract(model))
-
-
-def open_run(workdir: Path) -> tuple[Config, Vocabulary]:
-    """Return the configuration and the vocabulary of a run.
-
-    Raises:
-      UserError: if there is no run in the folder, or its data are not where it says.
-    """
-    settings = folder.read_settings(workdir)
-    corpus = Path(settings.data.prepared or workdir / "corpus")
-    if not corpus.exists():
-        if (workdir / VOCABULARY).is_dir():
-            corpus = workdir / VOCABULARY  # of an imported model, not trained yet
-        elif settings.data.prepared:
-            remedy = "put it back"
-            if not corpus.is_absolute():
-                remedy = "run this from the folder that the run was trained from"
-            raise UserError(
-                f"{workdir}: expected its prepared data in {corpus} (data.prepared), "
-                f"found none there; {remedy}"
-            )
-    return settings, load_vocabulary(corpus)
-
-
-def chosen_step(settings: Config, saved: Checkpoints) -> int | None:
-    """Return the step of the checkpoint that ``decode.checkpoint`` asks for.
-
-    None means the last.
-
-    Raises:
-      UserError: if it asks for the best, and none was validated.
-    """
-    if settings.decode.checkpoint == "last":
-        return None
-    if (best := saved.best()) is None:
-        raise UserError(
-            f"expected a validated checkpoint in {saved.folder}, found none; "
-            "train on, or set decode.checkpoint=last"
-        )
-    return best
-
-
-class Restored(NamedTuple):
-    """A trained model as it lies on disk."""
-
-    settings: Config
-    vocabulary: Vocabulary
-    params: Any  # replicated on all devices
-    checkpoint: Path
-    metadata: dict[str, Any]  # of the checkpoint
-    digest: str  # of the checkpoint's files
-
-
-def restore(
-    workdir: Path, step: int | None, warn: Callable[[str], None] = complain
-) -> Restored:
-    """Read a trained model; arguments as for ``load``."""
-    settings, vocabulary = open_run(workdir)
-    place, remedy = workdir / "checkpoints", "choose another workdir"
-    if step is None and steps_in(workdir / "averaged"):
-        place, remedy = workdir / "averaged", "run transformer average again"
-    abstract = abstract_params(settings, vocabulary)
-    with Checkpoints(place, settings.train.keep, warn, remedy) as checkpoints:
-        if step is None and place.name == "checkpoints":
-            step = chosen_step(settings, checkpoints)
-        found, tree, metadata = checkpoints.restore({"params": abstract}, step)
-        digest = checkpoints.digest(found)
-    check_vocabulary(place, metadata, vocabulary.digest)
-    checkpoint = place / str(found)
-    return Restored(settings, vocabulary, tree["params"], checkpoint, metadata, digest)
 
 
 def load(

@@ -20,7 +20,7 @@ from transformer.ids import EOS
 from transformer.models import Model
 from transformer.run.checkpoints import Checkpoints, steps_in
 from transformer.step import State, init_state
-from transformer.translate import Restored, restore
+from transformer.trained import Restored, restore
 
 Shapes = Mapping[str, tuple[int, ...]]
 Side = Literal["source", "target"]

@@ -33,7 +33,7 @@ from transformer.step import init_state
 from transformer.tools import datasheets
 from transformer.tools.bench.clock import measure
 from transformer.tools.bench.peaks import matrix_peak
-from transformer.translate import open_run
+from transformer.trained import open_run
 
 TIMING = ("seconds", "tokens_per_second")  # the metrics that depend on the clock
 _HALF = 2.0**-9  # the largest change of a number of size 1 by rounding to bfloat16

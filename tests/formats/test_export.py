@@ -27,7 +27,8 @@ from transformer.formats import card, ctranslate2, exporting
 from transformer.formats.exporting import check_quantization, export
 from transformer.formats.incoming import import_model
 from transformer.run import folder
-from transformer.translate import Restored, Translator, load
+from transformer.trained import Restored
+from transformer.translate import Translator, load
 
 PAIRS = [
     (f"the {a} {b} sleeps on a {c}", f"der {a}e {b} schläft auf einem {c}")

@@ -34,6 +34,7 @@ FLOORS = [
         "programs",
         "validation",
         "train",
+        "trained",
         "evaluate",
         "translate",
         "ensemble",

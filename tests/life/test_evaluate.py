@@ -31,7 +31,7 @@ from transformer.parallel import sizes
 from transformer.prepare import prepare
 from transformer.run import checkpoints
 from transformer.run.checkpoints import Checkpoints
-from transformer.translate import open_run
+from transformer.trained import open_run
 
 PAIRS = {"train": 200, "validation": 5, "test": 6}
 SETTINGS = base(

@@ -27,7 +27,7 @@ from transformer.data.sources import Split
 from transformer.files import lock, sealed
 from transformer.prepare import prepare
 from transformer.run import folder
-from transformer.translate import open_run
+from transformer.trained import open_run
 
 
 def contents(folder: pathlib.Path) -> dict[str, bytes]:

@@ -13,7 +13,8 @@ from transformer.config import UserError
 from transformer.formats import FORMATS
 from transformer.run import folder
 from transformer.run.records import announce
-from transformer.translate import Restored, Translator, restore
+from transformer.trained import Restored, restore
+from transformer.translate import Translator
 
 
 def export_run(

@@ -23,7 +23,7 @@ from transformer.run.checkpoints import Checkpoints
 from transformer.run.course import Course
 from transformer.run.records import announce
 from transformer.step import init_state
-from transformer.translate import VOCABULARY
+from transformer.trained import VOCABULARY
 
 
 def import_model(
