@@ -85,10 +85,11 @@ def restore(
 
     Args:
       workdir: folder of the run.
-      step: of the checkpoint; None = the average of checkpoints that the final
-        evaluation or ``transformer average`` made, or else the last checkpoint, or the
-        best if ``decode.checkpoint`` says so.
-      warn: called for checkpoints that cannot be read.
+      step: of the checkpoint, None as for ``translate.load``.
+      warn: takes one line for each damaged checkpoint.
+
+    Raises:
+      UserError: if there is no run in the folder, or no such checkpoint.
     """
     settings, vocabulary = open_run(workdir)
     place, remedy = workdir / "checkpoints", "choose another workdir"
