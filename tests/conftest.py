@@ -90,6 +90,15 @@ def started(monkeypatch):
 
 
 @pytest.fixture
+def own_cache(tmp_path):
+    """Let a test start the devices without using the cache of the user's programs."""
+    from support.runs import compiling_once
+
+    with compiling_once(tmp_path / "programs"):
+        yield
+
+
+@pytest.fixture
 def trained(tmp_path):
     """Return the folder of a run that holds only its configuration."""
     from support.configs import base

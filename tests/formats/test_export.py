@@ -349,6 +349,7 @@ def test_a_card_has_no_scores_of_another_checkpoint():
         assert {*of(30, results, averaged_steps=steps)} == kinds
 
 
+@pytest.mark.usefixtures("own_cache")
 def test_the_command_exports_whole_or_not_at_all(run, tmp_path, capsys):
     output = tmp_path / "folder"
     arguments = ["export", f"--workdir={run}", "--to=ctranslate2", f"--output={output}"]

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import pytest
 from support.configs import base
-from support.runs import compiling_once
 
 from transformer import models, parallel
 from transformer.nn import hardware, matmul
@@ -138,14 +137,12 @@ def described(monkeypatch):
     "kind, bfloat16, operands",
     [("Milan", False, "float32"), ("Genoa", True, "bfloat16")],
 )
-def test_operands_are_what_the_units_multiply(
-    described, kind, bfloat16, operands, tmp_path
-):
+@pytest.mark.usefixtures("own_cache")
+def test_operands_are_what_the_units_multiply(described, kind, bfloat16, operands):
     assert described(kind) == hardware.Hardware("cpu", bfloat16=bfloat16)
     assert described(kind).operands("bfloat16") == operands
     assert described(kind).operands("float32") == "float32"
-    with compiling_once(tmp_path):  # not in the user's cache, nor in later tests
-        line = parallel.start("cpu")
+    line = parallel.start("cpu")
     told = ", without bfloat16 units: operands stay float32; jax " in line
     assert told is not bfloat16
     assert provenance._operands("bfloat16") == operands
