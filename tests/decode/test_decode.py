@@ -351,11 +351,14 @@ def test_sentences_leave_the_batch_when_half_are_done(beams):
         logits = jnp.where(jnp.arange(5) == likely, 0.0, -50.0)
         return jnp.broadcast_to(logits, (*ids.shape, 5)), (now + 1, ends)
 
-    cache, limits = (jnp.int32(0), jnp.asarray(lengths)), jnp.full(batch, length)
-    if beams == 1:
-        found = decode.greedy(step, cache, limits, length, PENALTY, **MARKS)
-    else:
-        found = decode.beam(step, cache, limits, length, PENALTY, beams, **MARKS)
+    @jax.jit
+    def search(lengths):
+        cache, limits = (jnp.int32(0), lengths), jnp.full(batch, length)
+        if beams == 1:
+            return decode.greedy(step, cache, limits, length, PENALTY, **MARKS)
+        return decode.beam(step, cache, limits, length, PENALTY, beams, **MARKS)
+
+    found = search(lengths)
     jax.effects_barrier()
     np.testing.assert_array_equal(found.lengths[:, 0], lengths)
     for row, end in enumerate(lengths):
@@ -551,6 +554,7 @@ def test_an_output_begins_with_its_prefix_and_goes_on_as_well_as_it_can(beams):
 # ---- the ranking of continuations ----------------------------------------------------
 
 ranked = jax.jit(hypotheses.best_continuations, static_argnums=2)
+largest = jax.jit(decode.largest, static_argnums=1)
 
 
 @settings(max_examples=40)
@@ -565,7 +569,7 @@ ranked = jax.jit(hypotheses.best_continuations, static_argnums=2)
 def test_the_largest_are_those_of_top_k(size, count, axes, grid, seed):
     x = np.random.default_rng(seed).normal(size=(*axes, size)).astype(np.float32)
     x = np.round(x) + 0.0 if grid else x  # -0.0 would rank below 0.0
-    values, ids = decode.largest(jnp.asarray(x), count)
+    values, ids = largest(x, count)
     order = np.argsort(-x, axis=-1, stable=True)[..., :count]
     np.testing.assert_array_equal(ids, order)
     np.testing.assert_array_equal(values, np.take_along_axis(x, order, axis=-1))

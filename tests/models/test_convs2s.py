@@ -24,6 +24,8 @@ V = 23
 IDS = jnp.array([[7, 4, 9, 3, 0, 0], [5, 6, 7, 8, 9, 3]])
 INPUTS = jnp.array([[2, 8, 5, 9, 4], [2, 6, 6, 7, 8]])
 
+features = jax.jit(models.features, static_argnums=0)
+
 
 def settings(**changes):
     values = experiment("base").to_dict()
@@ -191,12 +193,14 @@ def test_an_encoder_reaches_so_far_and_no_further(layers, reach):
     params = draw_params(model)
     source = jnp.full((1, length), 5)
 
-    def middle(places):
+    @jax.jit
+    @jax.grad
+    def slopes_of(places):
         variables = {"params": params | {"source_positions": places}}
         keys = model.apply(variables, source, method="encode").keys
         return keys[0, length // 2].sum()
 
-    slopes = jax.grad(middle)(params["source_positions"])[:length]
+    slopes = slopes_of(params["source_positions"])[:length]
     seen = abs(np.arange(length) - length // 2) <= reach // 2
     np.testing.assert_array_equal(np.any(slopes, axis=-1), seen)
 
@@ -205,11 +209,13 @@ def test_a_decoder_reaches_back_alone():
     model, params = drawn(decoder="2x16k3", encoder="1x12k1")
     inputs = jnp.full((1, 9), 5)
 
-    def at_six(places):
+    @jax.jit
+    @jax.grad
+    def slopes_of(places):
         tree = params | {"target_positions": places}
         return models.features(model, tree, IDS[:1], inputs)[0][0, 6].sum()
 
-    slopes = jax.grad(at_six)(params["target_positions"])[:9]
+    slopes = slopes_of(params["target_positions"])[:9]
     # Two layers of 3 reach 4 positions back from the sixth.
     expected = [2 <= place <= 6 for place in range(9)]
     np.testing.assert_array_equal(np.any(slopes, axis=-1), expected)
@@ -219,7 +225,7 @@ def test_nothing_depends_on_what_padding_is():
     model, params = drawn()
     table = params["source_embedding"]
     other = params | {"source_embedding": table.at[0].set(9.0)}
-    one, another = (models.features(model, p, IDS, INPUTS)[0] for p in (params, other))
+    one, another = (features(model, p, IDS, INPUTS)[0] for p in (params, other))
     np.testing.assert_array_equal(one, another)
 
 
@@ -236,8 +242,8 @@ def test_beyond_the_table_of_positions_its_last_row_serves_on():
     for side in ("source_positions", "target_positions"):
         few[side] = params[side][:4]
         many[side] = params[side].at[4:].set(params[side][3])
-    one = models.features(short, few, IDS, INPUTS)[0]
-    other = models.features(model, many, IDS, INPUTS)[0]
+    one = features(short, few, IDS, INPUTS)[0]
+    other = features(model, many, IDS, INPUTS)[0]
     np.testing.assert_array_equal(one, other)
 
 
@@ -247,7 +253,7 @@ def test_beyond_the_table_of_positions_its_last_row_serves_on():
 def test_tied_tables_step_as_they_are_taught_whoever_is_continued():
     model, params = drawn(tying="three", embedding=16, decoder="1x16k3+1x12k2")
     assert "output" not in params and "target_embedding" not in params
-    hidden, table = models.features(model, params, IDS, INPUTS)
+    hidden, table = features(model, params, IDS, INPUTS)
     np.testing.assert_array_equal(table[:, :-1], params["source_embedding"])
     taught = hidden @ table.T
     parents = jnp.array([[1, 0]] * 2)

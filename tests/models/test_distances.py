@@ -1,5 +1,6 @@
 """Positions by distance in the Transformer: where they act, and where they do not."""
 
+import functools
 from typing import Any
 
 import jax
@@ -27,6 +28,12 @@ KINDS: dict[str, dict[str, Any]] = {
         "relative_heads": "per_head",
     },
 }
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def logits(model: Any, params: Any, source: jax.Array, target: jax.Array) -> jax.Array:
+    out: jax.Array = model.apply({"params": params}, source, target)
+    return out
 
 
 def made(kind: str, **changes: Any) -> Any:
@@ -113,9 +120,9 @@ def test_disentangled_positions_act_in_the_encoder_and_sinusoids_in_the_decoder(
     # A decoder that reads no source is that of the model with sinusoids.
     nothing = np.zeros_like(SOURCE)
     shared = {k: v for k, v in params.items() if k not in ("source_distances",)}
-    found = model.apply({"params": params}, nothing, TARGET)
+    found = logits(model, params, nothing, TARGET)
     encoder = plain_params["encoder_0"]
-    expected = plain.apply({"params": shared | {"encoder_0": encoder}}, nothing, TARGET)
+    expected = logits(plain, shared | {"encoder_0": encoder}, nothing, TARGET)
     assert_close(found, expected, 4)
     # The encoder tells orders apart, by its distances alone.
     turned = SOURCE[:1, [2, 1, 0, 3, 4, 5]]
@@ -165,7 +172,7 @@ def test_without_reach_there_is_one_vector_more_than_without_positions():
 
     def run(model: Any, params: Any) -> np.ndarray:
         # Rows with nothing to attend to have no weights either.
-        return np.asarray(model.apply({"params": params}, SOURCE, TARGET))
+        return np.asarray(logits(model, params, SOURCE, TARGET))
 
     found = run(model, with_labels)
     assert_close(found, run(plain, moved), 400)

@@ -506,10 +506,15 @@ def test_windows_are_computed_in_blocks_where_no_weights_are_wanted(patch):
     model, params = make(window=2, layers=1, score="additive")
     source = np.pad(np.tile(SOURCE, (1, 4))[:, :17], ((0, 0), (0, 4)))
     target = np.tile(TARGET, (1, 4))[:, :16]
-    run = functools.partial(model.apply, {"params": params}, source, target)
-    blocks = run()
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def run(mutable):
+        variables = {"params": params}
+        return model.apply(variables, source, target, mutable=mutable)
+
+    blocks = run(False)
     assert calls == [(False, 21), (True, 16)]
-    masked, _ = run(mutable=["attention"])
+    masked, _ = run("attention")
     assert len(calls) == 2
     # The roundings of two layers and how they grow, as in test_model_reference.py.
     assert_close(blocks, masked, 20 * round(5 * math.sqrt(4 * 150)))

@@ -147,9 +147,15 @@ def test_a_step_reads_slots_as_the_whole_reads_positions():
 )
 def test_adding_up_by_labels_is_the_transpose_of_laying_out(length, labels):
     x, w = draw(2, length, labels), draw(2, length, length, seed=1)
-    out, back = jax.vjp(relative.to_pairs, x)
-    assert_close(back(w)[0], relative.from_pairs(w, labels), 8)
-    assert_close((out * w).sum(), (x * relative.from_pairs(w, labels)).sum(), 80, 20)
+
+    @jax.jit
+    def both(x, w):
+        out, back = jax.vjp(relative.to_pairs, x)
+        return out, back(w)[0], relative.from_pairs(w, labels)
+
+    out, transposed, added = both(x, w)
+    assert_close(transposed, added, 8)
+    assert_close((out * w).sum(), (x * added).sum(), 80, 20)
 
 
 # ---- content to position and position to content -------------------------------------
