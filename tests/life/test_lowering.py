@@ -220,7 +220,11 @@ def test_a_train_step_for_tpu(lowered, name, patch):
     assert text.count("@tpu_custom_call") == (6 if wide else 0)
 
 
-OTHERS = [*itertools.product(sorted(PROGRAMS.keys() - {"train step"}), CONFIGURATIONS)]
+# Samples take the steps of a beam, and both encode as `encode` does.
+OTHERS = [
+    *itertools.product(("evaluation", "greedy", "beam", "score"), CONFIGURATIONS),
+    *itertools.product(("sample", "encode"), ("base", "float32")),
+]
 
 
 @pytest.mark.parametrize("program, name", OTHERS)

@@ -140,8 +140,13 @@ def test_products_of_distances_that_are_made_again(clip):
     "changes",
     [
         {},
-        {"model.d_k": 16, "model.d_v": 48, "model.heads": 5},
-        {"model.norm": "pre", "model.tying": "none", "optimizer.accumulation": 2},
+        {"model.layers": 2, "model.d_k": 16, "model.d_v": 48, "model.heads": 5},
+        {
+            "model.layers": 2,
+            "model.norm": "pre",
+            "model.tying": "none",
+            "optimizer.accumulation": 2,
+        },
         {"model.layers": 2, "model.dtype": "float32", "loss.block": 100},
         {"model.layers": 1, "loss.r_drop": 5.0},
         {"model.layers": 1, "model.score": "additive"},
