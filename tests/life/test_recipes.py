@@ -106,8 +106,11 @@ def test_the_end_of_a_shorter_run_lowers_no_rate(tmp_path):
 
 def test_what_the_clock_saves_is_not_the_best(tmp_path):
     by_step = CONSTANT | {"optimizer.rate": 0.5, "decode.checkpoint": "best"}
-    by_step |= {"train.evaluate_every": 3, "train.checkpoint_every": 3}
-    by_step |= {"train.steps": 6}
+    by_step |= {
+        "train.steps": 6,
+        "train.evaluate_every": 3,
+        "train.checkpoint_every": 3,
+    }
     by_clock = by_step | {"train.checkpoint_minutes": 1e-9, "train.keep": 20}
     data, *places = (tmp_path / name for name in ("data", "by_step", "by_clock"))
     found = []
