@@ -61,13 +61,22 @@ def _cells(claim: Claim, study: Study, known: Sequence[Comparison]) -> tuple[str
         ours.append(name + change(study, one.measure, over.value, low, high, unit))
         paper.append(name + (printed(one, " BLEU") or "no figure"))
         seeds += [len(first), len(second)]
-    few, many, among = min(seeds), max(seeds), study.first.among
+    few, many = min(seeds), max(seeds)
     return (
         claim.text,
         f"§ {claim.section}",
         "; ".join(paper),
         study.names[claim.measure],
-        study.first.data + (f" ({among})" if among else ""),
+        _data(study),
         str(few) if few == many else f"{few}-{many}",
         "; ".join(ours),
     )
+
+
+def _data(study: Study) -> str:
+    """Return the data, and the folder if another has runs on them as well."""
+    data, among = study.first.data, study.first.among
+    # A folder such as eng_us_higher_rate says both.
+    if not among:
+        return data
+    return among if among.startswith(data) else f"{data} ({among})"
