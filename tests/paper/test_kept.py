@@ -263,6 +263,7 @@ def test_a_folder_that_does_not_say_its_data_stands_behind_them(
     for name in ("runs", "other"):
         claims = [x for x in text.splitlines() if f"| dut ({name}) |" in x]
         assert any("one head is worse than 8" in line for line in claims)
+    assert "| dut |" not in text
 
 
 @pytest.mark.parametrize(

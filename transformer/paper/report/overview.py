@@ -76,7 +76,6 @@ def _cells(claim: Claim, study: Study, known: Sequence[Comparison]) -> tuple[str
 def _data(study: Study) -> str:
     """Return the data, and the folder if another has runs on them as well."""
     data, among = study.first.data, study.first.among
-    # A folder such as eng_us_higher_rate says both.
-    if not among:
-        return data
-    return among if among.startswith(data) else f"{data} ({among})"
+    if among.startswith(data):  # such as eng_us_higher_rate, which says both
+        return among
+    return f"{data} ({among})" if among else data
