@@ -47,7 +47,7 @@ hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 # Tests of a minute or more, the longest first: started last, they would run alone.
-LONGEST = ("test_eight_devices_make_no_difference",)
+LONGEST = ("test_eight_devices_make_no_difference[quick]",)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

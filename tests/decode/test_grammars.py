@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.cases import leave
 from support.paths import ROOT
 from support.reference import assert_close
 
@@ -29,6 +30,7 @@ Nested = tuple | str  # (label, *children), or the tag of a word
 CRAFT = ROOT.parent / "shared/data/craft-treebank/train.clean.trees.gz"
 LABELS, TAGS = ("A", "B"), ("x", "y")
 STATES = 97
+NEAR = ("tagged", "indexed", "in_order")  # to the other two forms
 PENALTY = decode.length_penalty("gnmt", 0.6)
 
 
@@ -216,7 +218,7 @@ def test_words_are_those_that_ascii_white_space_parts():
 
 
 @pytest.mark.skipif(not CRAFT.exists(), reason=f"{CRAFT} is not here")
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", leave(FORMS, NEAR))
 def test_gold_trees_are_allowed_with_no_room_to_spare(form):
     with gzip.open(CRAFT, "rt") as lines:
         trees = [tree for _, tree in brackets.read(itertools.islice(lines, 400), CRAFT)]
@@ -311,7 +313,7 @@ def test_a_wide_beam_finds_all_trees_by_the_model_s_own_probability(form):
         assert_close(found.log_probabilities[row, :count], [p for p, _ in ranked], 100)
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", leave(FORMS, NEAR))
 def test_random_walks_end_as_trees_of_the_words(form):
     batch, draws, grammar = 15, 80, of_symbols(form, symbols_of(form))
     counts = np.arange(batch) % 8 + 1

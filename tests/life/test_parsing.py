@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from support.runs import tiny
+from support.runs import NO_DROPOUT, tiny
 
 from transformer import config, evaluate, stream
 from transformer.config import UserError
@@ -51,7 +51,7 @@ def settings_of(folder: Path, **changes: object) -> config.Config:
         "decode.extra_tokens": 20,
         "decode.constrained": False,  # what a model so young writes is no tree
     }
-    return tiny(**(values | changes))
+    return tiny(**(values | NO_DROPOUT | changes))
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.cases import leave
 from support.paths import ROOT
 from support.runs import (
     EVERY_DROPOUT,
@@ -141,7 +142,9 @@ def resume(settings: Config, workdir: Path) -> list[str]:
     return said
 
 
-@pytest.mark.parametrize("where", ["prepare", "evaluate_held"])
+@pytest.mark.parametrize(
+    "where", leave(["prepare", "evaluate_held"], ["evaluate_held"])
+)
 def test_sigterm_before_and_after_training(
     settings, unbroken, workdir, where, monkeypatch
 ):
@@ -162,7 +165,7 @@ def test_sigterm_before_and_after_training(
 
 # A signal is seen one step after the one that is shown: 3 -> 4, no checkpoint of its
 # own; 14 -> 15, which has one that is still kept at the end; 19 -> 20, the last.
-@pytest.mark.parametrize("step", [3, 14, 19])
+@pytest.mark.parametrize("step", leave([3, 14, 19], [3, 19]))
 def test_stopped_by_sigterm(settings, unbroken, workdir, step):
     before = signal.getsignal(signal.SIGTERM)
     last = stop(settings, workdir, step)
@@ -193,6 +196,7 @@ def size_of(path: Path) -> int:
     return path.stat().st_size if path.is_file() else 0
 
 
+@pytest.mark.thorough
 def test_checkpoints_by_the_clock_change_no_number(settings, workdir, unbroken):
     clock = dataclasses.replace(
         settings.train,
@@ -392,6 +396,7 @@ def test_sigterm_ends_well_and_ctrl_c_says_interrupted(settings, unbroken, workd
     assert_same_end(settings, workdir, unbroken)
 
 
+@pytest.mark.thorough
 def test_a_reader_that_goes_away_stops_a_run_with_a_checkpoint(
     settings, unbroken, workdir
 ):

@@ -61,6 +61,8 @@ def settings(data) -> Config:
             "tokenizer.joint": False,
             "model.tying": "two",
             "model.window": 2,
+            "model.attention_dropout": 0.0,
+            "model.relu_dropout": 0.0,
             "batch.tokens": 256,
             "batch.shapes": 2,
             "batch.multiple": 4,
@@ -104,6 +106,7 @@ def test_it_learns_and_counts_frames(run):
     assert 0 < rows < 96 and all(8 <= x["source_tokens"] <= 256 for x in steps)
 
 
+@pytest.mark.thorough
 def test_resumed_it_ends_bit_for_bit_as_unbroken(run, settings, tmp_path):
     shutil.copytree(run[0] / "corpus", tmp_path / "corpus")
     shorter = dataclasses.replace(settings.train, steps=4)

@@ -80,16 +80,20 @@ LONG = {
     "rnn:gnmt",
     *(f"transformer:{name}" for name in POSITIONS if name != "relative"),
 }
-KINDS = [
-    pytest.param(kind, marks=pytest.mark.slow if kind in LONG else ()) for kind in SMALL
-]
+# Somewhat farther from others: with -m thorough.
+NEAR = {"transformer:additive", "transformer:marian", "rnn:luong concat local_p"}
+MARKS: dict[str, pytest.MarkDecorator] = {
+    **dict.fromkeys(NEAR, pytest.mark.thorough),
+    **dict.fromkeys(LONG, pytest.mark.slow),
+}
+KINDS = [pytest.param(kind, marks=MARKS.get(kind, ())) for kind in SMALL]
 # What a train step, evaluation and translation ask of these, they ask of others of
 # their kind, and of the Transformer in tests/life.
-LIKE_OTHERS = {
-    *("transformer", "transformer:additive", "transformer:relative", "rnn:rnnsearch")
-}
+LIKE_OTHERS = {"transformer", "transformer:relative", "rnn:rnnsearch", "rnn:cgru"}
 WHOLE_WAY = [
-    pytest.param(kind, marks=pytest.mark.slow if kind in LONG | LIKE_OTHERS else ())
+    pytest.param(
+        kind, marks=pytest.mark.thorough if kind in LIKE_OTHERS else MARKS.get(kind, ())
+    )
     for kind in SMALL
 ]
 V = 23

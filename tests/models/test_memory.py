@@ -122,6 +122,7 @@ def test_an_accelerator_s_form_has_the_same_value_and_gradient():
     assert_close(found, expected, ROUNDINGS)
 
 
+@pytest.mark.thorough
 def test_an_accelerator_rounds_no_more_than_operands():
     """What it stores in bfloat16, the next product would have rounded."""
     expected, _ = differentiated(settings("none", "unrolled"))
@@ -317,6 +318,7 @@ def test_six_layers_in_a_loop_are_as_much_program_as_two():
 # ---- what the compiler says ----------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_step_that_computes_again_has_fewer_temporaries():
     changes = {"model.layers": 4, "tokenizer.vocab_size": 30}
 

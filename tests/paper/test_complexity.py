@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.cases import leave
 
 from transformer.nn import attention
 from transformer.paper import complexity
@@ -304,7 +305,10 @@ def test_one_recurrent_layer_reaches_all_that_came_before(row):
     np.testing.assert_array_equal(pattern, np.tri(6, dtype=bool))
 
 
-@pytest.mark.parametrize("name", complexity.PATHS)
+NEAR = ("recurrent, LSTM", "convolutional, dilated")  # to the GRU, and contiguous
+
+
+@pytest.mark.parametrize("name", leave(complexity.PATHS, NEAR))
 def test_paths_grow_as_the_paper_says(name):
     # A path is (n - 1) / (k - 1), or 2 (n - 1) / (r - 1), where the paper has n / k and
     # n / r: its logarithm's slope is n / (n - 1) by n and k / (k - 1) by k, at most

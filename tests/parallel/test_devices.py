@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from support.cases import leave
 from support.configs import base
 from support.paths import PROGRAMS, ROOT
 from support.runs import tiny
@@ -24,10 +25,12 @@ from transformer.tools.params import parameter_table
 V = 64
 
 
-def test_eight_devices_make_no_difference():
-    file = PROGRAMS / "on_eight_devices.py"
+@pytest.mark.parametrize("tests", leave(["quick", "thorough"], ["thorough"]))
+def test_eight_devices_make_no_difference(tests):
+    pytest_ = [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider"]
+    chosen = ["-m", "thorough"] if tests == "thorough" else []
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n0", "-p", "no:cacheprovider", str(file)],
+        [*pytest_, *chosen, str(PROGRAMS / "on_eight_devices.py")],
         cwd=ROOT,
         env=os.environ | {"JAX_NUM_CPU_DEVICES": "8"},
         capture_output=True,

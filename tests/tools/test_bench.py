@@ -244,6 +244,7 @@ def test_the_costliest_operations_are_added_up_and_named():
     assert len(costliest(events, program, count=1)) == 1
 
 
+@pytest.mark.thorough
 def test_a_profile_is_written_and_its_costs_are_printed(tiny, tmp_path):
     logged: list[str] = []
     rows = bench(
@@ -255,6 +256,7 @@ def test_a_profile_is_written_and_its_costs_are_printed(tiny, tmp_path):
     assert any("Transformer.step" in line for line in printed)
 
 
+@pytest.mark.thorough
 def test_input_is_measured_on_the_run_s_own_batches():
     values: ConfigDict = experiment("number_words")
     values.data.train_pairs = 2000

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.cases import leave
 from support.checks import SOUND, changed
 from support.models import draw_params
 from support.paths import PROGRAMS, TESTS
@@ -39,7 +40,7 @@ def verdicts(settings: Config) -> tuple[int, dict[str, str]]:
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
+        pytest.param({}, marks=pytest.mark.thorough),  # by test_every_model.py, too
         {
             "norm": "pre",
             "positions": "learned",
@@ -196,7 +197,10 @@ def test_the_model_is_looked_at_in_float32(monkeypatch):
     assert check.subject(None, SOUND).model.config.dtype == "float32"
 
 
-@pytest.mark.parametrize("precision, passes", [("HIGHEST", True), ("DEFAULT", False)])
+@pytest.mark.parametrize(
+    "precision, passes",
+    leave([("HIGHEST", True), ("DEFAULT", False)], [("DEFAULT", False)]),
+)
 def test_the_checks_hold_where_float32_operands_would_be_rounded(precision, passes):
     """As on an NVIDIA GPU, whose products are TF32 unless told; see the program."""
     program = PROGRAMS / "rounding_machine.py"

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from ml_collections import ConfigDict
+from support.cases import leave
 from support.configs import base, experiment
 from support.models import bytenet_config, convolutional_config, recurrent_config
 
@@ -135,34 +136,35 @@ def test_products_of_distances_that_are_made_again(clip):
     assert counted == once + rows * again
 
 
+FORMULA: list[dict[str, Any]] = [
+    {},
+    {"model.layers": 2, "model.d_k": 16, "model.d_v": 48, "model.heads": 5},
+    {
+        "model.layers": 2,
+        "model.norm": "pre",
+        "model.tying": "none",
+        "optimizer.accumulation": 2,
+    },
+    {"model.layers": 2, "model.dtype": "float32", "loss.block": 100},
+    {"model.layers": 1, "loss.r_drop": 5.0},
+    {"model.layers": 1, "model.score": "additive"},
+    {"model.layers": 1, "model.score": "general"},
+    {"model.layers": 1, "model.positions": "relative", "model.clip": 3},
+    {"model.layers": 1, "model.positions": "disentangled", "model.clip": 3},
+    {
+        "model.layers": 2,
+        "model.decoder_layers": 1,
+        "model.activation": "gelu",
+        "model.output_bias": True,
+        "optimizer.accumulation": 2,
+    },
+]
+# Their products are those of others, of other sizes.
+NEAR = [FORMULA[i] for i in (1, 3, 6)]
+
+
 @pytest.mark.parametrize("kind", [None, H200], ids=["here", "cuda"])
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"model.layers": 2, "model.d_k": 16, "model.d_v": 48, "model.heads": 5},
-        {
-            "model.layers": 2,
-            "model.norm": "pre",
-            "model.tying": "none",
-            "optimizer.accumulation": 2,
-        },
-        {"model.layers": 2, "model.dtype": "float32", "loss.block": 100},
-        {"model.layers": 1, "loss.r_drop": 5.0},
-        {"model.layers": 1, "model.score": "additive"},
-        {"model.layers": 1, "model.score": "general"},
-        {"model.layers": 1, "model.positions": "relative", "model.clip": 3},
-        {"model.layers": 1, "model.positions": "disentangled", "model.clip": 3},
-        {
-            "model.layers": 2,
-            "model.decoder_layers": 1,
-            "model.activation": "gelu",
-            "model.output_bias": True,
-            "optimizer.accumulation": 2,
-        },
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("changes", leave(FORMULA, NEAR), ids=str)
 def test_the_traced_train_step_has_the_operations_of_the_formula(
     changes, kind, monkeypatch
 ):
@@ -253,7 +255,7 @@ def test_a_sentence_of_one_word_through_a_cgru_by_hand():
     assert found == 2 * (multiply_adds + 2 * 11)
 
 
-@pytest.mark.parametrize("changes", MEMBERS, ids=str)
+@pytest.mark.parametrize("changes", leave(MEMBERS, [MEMBERS[0], MEMBERS[3]]), ids=str)
 def test_the_traced_train_step_of_a_recurrent_model_has_the_operations_counted(changes):
     it = dataclasses.replace(
         base(**{"loss.block": 64}), model=recurrent_config(**changes)
