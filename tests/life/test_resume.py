@@ -396,7 +396,6 @@ def test_sigterm_ends_well_and_ctrl_c_says_interrupted(settings, unbroken, workd
     assert_same_end(settings, workdir, unbroken)
 
 
-@pytest.mark.thorough
 def test_a_reader_that_goes_away_stops_a_run_with_a_checkpoint(
     settings, unbroken, workdir
 ):

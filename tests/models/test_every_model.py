@@ -80,7 +80,7 @@ LONG = {
     "rnn:gnmt",
     *(f"transformer:{name}" for name in POSITIONS if name != "relative"),
 }
-# Somewhat farther from others: with -m thorough.
+# Near others, too, and shorter: with -m thorough.
 NEAR = {"transformer:additive", "transformer:marian", "rnn:luong concat local_p"}
 MARKS: dict[str, pytest.MarkDecorator] = {
     **dict.fromkeys(NEAR, pytest.mark.thorough),

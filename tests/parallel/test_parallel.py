@@ -25,7 +25,6 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-@pytest.mark.thorough
 @pytest.mark.skipif(sys.platform != "linux", reason="page faults as Linux counts them")
 def test_a_step_does_not_fault_its_temporaries_in_again() -> None:
     faults = {}
