@@ -479,6 +479,17 @@ def test_words_and_labels_by_hand(tmp_path, kind):
     assert tokenizer.words([]) == tokenizer.labels([]) == []
 
 
+def test_an_unknown_part_of_a_word_is_part_of_it_in_a_text(tmp_path):
+    pairs = [("sl@@ ee@@ ps", "well")]
+    tokenizer = build(tmp_path, kind="whitespace", vocab_size=0, pairs=pairs).source
+    text = "w@@ ee@@ ps  xy well"
+    ids = tokenizer.encode(text)
+    assert [i == UNK for i in ids] == [True, False, False, True, False]
+    assert tokenizer.words(ids, text) == [0, 0, 0, 1, 2]
+    # "<unk> eeps <unk> well"
+    assert tokenizer.words(ids) == [0, 1, 1, 2, 3]
+
+
 def test_words_of_sentencepiece_are_those_between_spaces(tmp_path):
     tokenizer = build(tmp_path).source
     text = "a green cliff dog xz"

@@ -79,7 +79,8 @@ class Whitespace(OfText):
         return with_ellipses(bare, ids, self.words(ids))
 
     def words(self, ids: Sequence[int], text: str | None = None) -> list[int]:
-        ends = [not piece.endswith("@@") for piece in self.pieces(ids)]
+        pieces = self.pieces(ids) if text is None else text.split()
+        ends = [not piece.endswith("@@") for piece in pieces]
         return list(itertools.accumulate(ends[:-1], initial=0)) if ends else []
 
     def spellings(self) -> list[str]:
