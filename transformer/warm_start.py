@@ -229,10 +229,12 @@ def begin(settings: Config, model: Model, parts: Mapping[str, Part]) -> State:
 def axes_of_ids(settings: Config) -> dict[str, tuple[Side, int]]:
     """Return which parameters have a row for each id: by name, the side and the axis.
 
-    They are those whose shape changes with the size of a vocabulary.
+    They are those whose shape changes with the size of a vocabulary. Where one table
+    serves both sides, so does its vocabulary, which counts as the source's.
     """
     settings = _of_any_rows(settings)
-    changed = _shapes(settings, 9, 10)
+    target_size = 9 if settings.model.tying == "three" else 10
+    changed = _shapes(settings, 9, target_size)
     sides: dict[int, Side] = {1: "source", 2: "target"}
     found = {}
     for name, shape in _shapes(settings, 8, 8).items():
@@ -245,14 +247,15 @@ def axes_of_ids(settings: Config) -> dict[str, tuple[Side, int]]:
 def shared_ids(new: Tokenizer, old: Tokenizer) -> list[tuple[int, int]]:
     """Return the ids that mean the same in two vocabularies, (new, old).
 
-    They are those with the same written piece, and the four special ones.
+    They are those of the same kind and written form, and the four special ones.
     """
-    there: dict[str, int] = {}
-    for id_, piece in enumerate(old.pieces(range(old.size))):
-        if id_ > EOS:
-            there.setdefault(piece, id_)
-    pieces = enumerate(new.pieces(range(new.size)))
-    both = [(i, there[piece]) for i, piece in pieces if i > EOS and piece in there]
+
+    def forms(tokenizer: Tokenizer) -> dict[tuple[str, str], int]:
+        pieces = enumerate(tokenizer.pieces(range(tokenizer.size)))
+        return {(tokenizer.kind_of(i), piece): i for i, piece in pieces if i > EOS}
+
+    mine, theirs = forms(new), forms(old)
+    both = [(i, theirs[form]) for form, i in mine.items() if form in theirs]
     return [*((i, i) for i in range(EOS + 1)), *both]
 
 

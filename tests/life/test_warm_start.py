@@ -30,10 +30,13 @@ from transformer import config, evaluate, models, programs, train, warm_start
 from transformer import step as steps
 from transformer.cli import main as cli
 from transformer.config import Config, UserError, patterns
+from transformer.data import tokenizers
+from transformer.data.tokenizers.trees import Tagged
 from transformer.prepare import Prepared, prepare
 from transformer.run import folder
 from transformer.step import init_state
 from transformer.translate import load
+from transformer.trees.forms import Kind, Symbol
 
 SHORT: dict[str, Any] = {
     "train.steps": 6,
@@ -178,6 +181,27 @@ def test_rows_of_shared_pieces_are_copied_and_new_ones_drawn(place, other, teens
     assert record["config_digest"] == config.digest(folder.read_settings(other))
 
 
+def test_pieces_of_two_kinds_that_are_written_alike_are_told_apart(place):
+    def tagged(*symbols: tuple[Kind, str]) -> Tagged:
+        return Tagged([Symbol(*symbol) for symbol in symbols])
+
+    old = tagged(("close", "X"), ("open", "X"), ("word", "NN"), ("word", "Y"))
+    new = tagged(("word", "NN"), ("word", "VB"), ("word", "X"), ("open", "Y"))
+    assert new.pieces([6, 7]) == ["X", "Y"] and old.pieces([5, 7]) == ["X", "Y"]
+    special = [(i, i) for i in range(4)]
+    assert warm_start.shared_ids(new, old) == [*special, (4, 6)]
+    # An index is no digit of a word: "3" is both.
+    words = [(f"3 {text} 3{text}", text) for text in ("cats", "dogs")]
+    prepared = tokenizers.build_vocabulary(
+        dataclasses.replace(base().tokenizer, kind="indexed_words", vocab_size=30),
+        lambda: iter(words),
+        place / "indexed",
+    )
+    own = prepared.source
+    assert own.pieces(range(own.size)).count("3") == 2
+    assert warm_start.shared_ids(own, own) == [(i, i) for i in range(own.size)]
+
+
 def test_a_checkpoint_may_be_named_and_the_old_vocabulary_kept(place, other, teens):
     settings = settings_on(teens, **{"init.vocabulary": "old"})
     prepared, start, line = started(settings, place / "old", f"{other}:4")
@@ -202,10 +226,13 @@ def test_tables_of_ids_are_found_in_every_model():
     none = two | {"output": ("target", 0)}
     # Rows that are set aside are no rows of ids.
     assert tables(model_config(tying="three", vocab_size=40)) == three
+    biased = three | {"output_bias": ("source", 0)}
+    assert tables(model_config(tying="three", output_bias=True)) == biased
     assert tables(recurrent_config(member="cgru")) == two
     assert tables(model_config(tying="none", positions="learned")) == none
     convolutional = none | {x: ("target", 0) for x in ("output_bias", "output_gain")}
     assert tables(convolutional_config()) == convolutional
+    assert tables(convolutional_config(tying="three")) == biased
 
 
 # ---- a run that does so --------------------------------------------------------------

@@ -75,6 +75,10 @@ class IndexedWords(OfText):
         ids = [*ids]
         return _merged(ids, self._pieces.pieces(_without_indices(ids)))
 
+    def kind_of(self, id_: int) -> str:
+        """Return "index" or "": a piece may be a number, too."""
+        return "index" if _is_index(id_) else ""
+
     def labels(self, ids: Sequence[int]) -> list[str]:
         return _merged(ids, self._pieces.labels(_without_indices(ids)))
 

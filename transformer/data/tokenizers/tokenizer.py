@@ -87,6 +87,9 @@ class Tokenizer(typing.Protocol):
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """Return the written form of each id."""
 
+    def kind_of(self, id_: int) -> str:
+        """Return the kind of an id; no two ids of one kind are written alike."""
+
     def labels(self, ids: Sequence[int]) -> list[str]:
         """Return the pieces for people to read, an ellipsis where a word continues."""
 
@@ -137,6 +140,10 @@ class OfText:
     def constraint(self) -> Constraint | None:
         """Return none: any sequence of pieces is a text."""
         return None
+
+    def kind_of(self, id_: int) -> str:
+        """Return "": all pieces are of one kind."""
+        return ""
 
     def spelled(self, text: str) -> str:
         """Return a text as it is."""

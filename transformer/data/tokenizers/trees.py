@@ -100,6 +100,11 @@ class Trees:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._piece(int(i)) for i in ids]
 
+    def kind_of(self, id_: int) -> str:
+        """Return that of the symbol: a tag may be written like a label."""
+        of_symbol = len(SPECIAL) <= id_ < self.size
+        return self.symbols[id_ - len(SPECIAL)].kind if of_symbol else ""
+
     def labels(self, ids: Sequence[int]) -> list[str]:
         return self.pieces(ids)
 
