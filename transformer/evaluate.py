@@ -25,7 +25,12 @@ from transformer.run.checkpoints import Checkpoints
 from transformer.run.meter import LARGEST, diverged
 from transformer.run.records import announce
 from transformer.run.stop import unless_closed
-from transformer.trained import abstract_params, chosen_step, open_run
+from transformer.trained import (
+    abstract_params,
+    chosen_step,
+    imported_vocabulary,
+    open_run,
+)
 from transformer.translate import Translator
 
 _SAMPLES = 10
@@ -91,7 +96,7 @@ def evaluate_held(
     settings, _ = open_run(workdir)
     measures.measure_of(settings.data)
     if prepared is None:
-        prepared = prepare(settings, workdir, log)
+        prepared = prepare(settings, workdir, log, imported_vocabulary(workdir))
     sized = sizes.here(settings, prepared.vocabulary.target.size)
     log(sizes.line(sized))
     it = _evaluated(workdir, settings, prepared, step, average, log)

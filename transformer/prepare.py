@@ -262,7 +262,9 @@ def _fill(
     vocabulary: tokenizers.Vocabulary | None,
 ) -> None:
     source = sources.open_source(config.data)
-    inputs = {part: _inputs(config, lambda: source, part) for part in _PARTS}
+    inputs: dict[_Part, sources.Checksums]
+    inputs = {part: source.checksums(part) for part in sources.SPLITS}
+    inputs["tokenizer"] = _given_models(config) if vocabulary is None else {}
     if vocabulary is not None:
         log("tokenizer: taken from the same run as the parameters")
         vocabulary.save(folder)
@@ -303,12 +305,8 @@ def _fill(
     sealed.write_json(folder / MANIFEST, manifest)
 
 
-def _inputs(
-    config: Config, opened: Callable[[], sources.Source], part: _Part
-) -> sources.Checksums:
-    """Return the checksums of a split, or of the given tokenizer models."""
-    if part != "tokenizer":
-        return opened().checksums(part)
+def _given_models(config: Config) -> sources.Checksums:
+    """Return the checksums of the given tokenizer models."""
     given = {config.tokenizer.source_model, config.tokenizer.target_model} - {""}
     return {model: checksum(model) for model in sorted(given)}
 
@@ -388,7 +386,11 @@ def _check_inputs(
     for part in _PARTS:
         known = prepared.checksums[part]
         try:
-            now = _inputs(config, opened, part)
+            if part == "tokenizer":
+                # None was read where the vocabulary was that of another run.
+                now = _given_models(config) if known else {}
+            else:
+                now = opened().checksums(part)
         except UserError as error:
             log(f"data: {part} not compared as a whole with {prepared.folder}: {error}")
             now = sources.digests_of(known)

@@ -33,6 +33,7 @@ from transformer.run.meter import Meter, Pace
 from transformer.run.records import NoRecords, Records, announce
 from transformer.run.stop import Signals, handled
 from transformer.step import State
+from transformer.trained import imported_vocabulary
 
 
 def train(
@@ -84,7 +85,9 @@ def _train(
     adopt_config(settings, workdir)
     try:
         with handled([signal.SIGTERM], _terminate):
-            vocabulary = origin.vocabulary(settings) if origin else None
+            vocabulary = imported_vocabulary(workdir)
+            if origin:
+                vocabulary = origin.vocabulary(settings)
             prepared = prepare(settings, workdir, log, vocabulary)
         start = warm_start.Start()
         if origin:

@@ -49,6 +49,16 @@ def open_run(workdir: Path) -> tuple[Config, Vocabulary]:
     return settings, load_vocabulary(corpus)
 
 
+def imported_vocabulary(workdir: Path) -> Vocabulary | None:
+    """Return the vocabulary of an imported model, None for a run that was not imported.
+
+    It belongs to the workdir and moves with it, wherever ``tokenizer.source_model`` and
+    ``target_model`` say that it was.
+    """
+    imported = workdir / VOCABULARY
+    return load_vocabulary(imported) if imported.is_dir() else None
+
+
 def chosen_step(settings: Config, saved: Checkpoints) -> int | None:
     """Return the step of the checkpoint that ``decode.checkpoint`` asks for.
 

@@ -25,8 +25,10 @@ from transformer.formats import huggingface, marian
 from transformer.formats.arrays import NEVER
 from transformer.formats.incoming import import_model
 from transformer.ids import BOS, PAD
+from transformer.prepare import prepare
 from transformer.run import folder
 from transformer.train import train
+from transformer.trained import imported_vocabulary, open_run
 from transformer.translate import Translator, load
 
 SOURCES = [
@@ -135,6 +137,19 @@ def test_it_is_an_ordinary_workdir(golden, run, translator):
     assert tagged.encode(">>xyz<< kalo") == [1, *tagged.encode("kalo")]
 
 
+def test_its_vocabulary_moves_with_it(place, tmp_path):
+    given = tiny_run(tmp_path / "text", **{"data.max_length": 64, "batch.tokens": 256})
+    (tmp_path / "imported").mkdir()
+    import_model(place, tmp_path / "imported", given, log=quiet)
+    workdir = (tmp_path / "imported").rename(tmp_path / "moved")
+    settings, vocabulary = open_run(workdir)
+    assert not Path(settings.tokenizer.source_model).exists()
+    for _ in range(2):  # it is made, and then opened
+        prepared = prepare(settings, workdir, quiet, imported_vocabulary(workdir))
+        assert prepared.vocabulary.digest == vocabulary.digest
+    assert open_run(workdir)[1].digest == vocabulary.digest
+
+
 @pytest.mark.slow
 def test_training_goes_on_from_it(place, tmp_path):
     given = tiny_run(
@@ -153,9 +168,9 @@ def test_training_goes_on_from_it(place, tmp_path):
             "decode.average": 1,
         },
     )
-    workdir = tmp_path / "run"
-    workdir.mkdir()
-    import_model(place, workdir, given, log=quiet)
+    (tmp_path / "imported").mkdir()
+    import_model(place, tmp_path / "imported", given, log=quiet)
+    workdir = (tmp_path / "imported").rename(tmp_path / "run")
     before = load(workdir).params
     settings = folder.read_settings(workdir)
     assert settings.data.dir == given.data.dir
