@@ -166,6 +166,9 @@ def measuring(split: Split) -> tuple[str, str]:
     return f"data.{split}: expected a longest line", "split that line, or leave it out"
 
 
+LINES = ("expected a longest line", "split it, or leave it out")
+
+
 # ---- searches ------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding
 
-from transformer import decode, demands, models, objective, parallel
+from transformer import decode, demands, fitting, models, objective, parallel
 from transformer.batch_search import BatchSearch
 from transformer.config import Config, UserError
 from transformer.data.batches import Group, in_order
@@ -21,7 +21,7 @@ from transformer.decode import Constraint
 from transformer.files.chunks import PAUSE, chunks
 from transformer.ids import BOS, EOS
 from transformer.metrics import heads
-from transformer.parallel import hosts, sizes
+from transformer.parallel import hosts, memory, sizes
 from transformer.search import Search, changed
 from transformer.trained import complain, restore
 
@@ -220,8 +220,8 @@ class Translator:
         results = [0.0] * len(sources)
         for group in self._fitted(lengths, _LOGIT_TOKENS):
             ids = (group.padded(side) for side in (source_ids, target_ids))
-            spread = map(self._spread, ids)
-            found = hosts.fetch(self._totals(*spread)).tolist()
+            with memory.enough(*fitting.LINES):
+                found = hosts.fetch(self._totals(*map(self._spread, ids))).tolist()
             for row, total in zip(group.rows, found, strict=False):
                 results[row] = total
         return results
@@ -235,9 +235,10 @@ class Translator:
         ids = self.source_ids(lines)
         results: list[np.ndarray] = [np.empty(0)] * len(lines)
         for group in self.groups([len(sequence) for sequence in ids]):
-            source = self._spread(group.padded(ids))
-            memory = hosts.fetch(_encode(self.model, self.params, source))
-            for row, states in zip(group.rows, memory, strict=False):
+            with memory.enough(*fitting.LINES):
+                source = self._spread(group.padded(ids))
+                encoded = hosts.fetch(_encode(self.model, self.params, source))
+            for row, states in zip(group.rows, encoded, strict=False):
                 results[row] = states[: len(ids[row])]
         return results
 
@@ -274,9 +275,11 @@ class Translator:
         ]
         inputs = [[BOS, *ids] for ids in target_ids]
         for group in self._fitted(lengths, _WEIGHT_TOKENS):
-            spread = (self._spread(group.padded(side)) for side in (source_ids, inputs))
-            found = _attention_weights(self.model, self.params, *spread)
-            weights = hosts.fetch(found)
+            ids = (group.padded(side) for side in (source_ids, inputs))
+            with memory.enough(*fitting.LINES):
+                spread = map(self._spread, ids)
+                found = _attention_weights(self.model, self.params, *spread)
+                weights = hosts.fetch(found)
             if not weights:
                 kind = self.settings.model.kind
                 raise UserError(

@@ -5,6 +5,7 @@ import io
 import os
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from support.calls import error, programme
@@ -111,6 +112,18 @@ def test_a_full_disk_leaves_the_older_output(monkeypatch, tmp_path):
         files.write(str(tmp_path / "old"), "new")
     assert (tmp_path / "old").read_bytes() == b"precious"
     assert os.listdir(tmp_path) == ["old"]
+
+
+def test_a_folder_that_may_not_be_entered_is_told_in_a_line(monkeypatch, capsys):
+    def closed(self, *given, **named):
+        raise PermissionError(errno.EACCES, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "exists", closed)  # the super-user may enter any
+    assert cli.main(["translate", "--workdir=theirs/run"]) == 2
+    assert capsys.readouterr().err == (
+        "transformer: error: [Errno 13] Permission denied: 'theirs/run/config.json'; "
+        "change its permissions or choose another\n"
+    )
 
 
 def test_a_link_is_kept_and_what_it_points_to_is_replaced(tmp_path):

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -430,6 +431,42 @@ def test_other_models_of_marian_are_refused(name, tmp_path):
     (tmp_path / "run").mkdir()
     with pytest.raises(UserError, match=said):
         import_model(path, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "array",
+    [np.array("a"), np.array([1j]), np.array(["2026-11-29"], "M8[D]")],
+    ids=["text", "complex", "date"],
+)
+def test_arrays_of_marian_that_are_no_numbers_are_refused(array, tmp_path):
+    path = npz(tmp_path / "theirs")
+    with np.load(path) as file:
+        np.savez(path, **{**file, "encoder_l1_ffn_b1": array})
+    with pytest.raises(UserError, match="expected numbers in encoder_l1_ffn_b1, got"):
+        marian.load(path)
+
+
+def test_what_is_no_array_of_marian_is_refused(tmp_path):
+    path = npz(tmp_path / "theirs")
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("more", "plain text")
+    with pytest.raises(UserError, match="expected numbers in more, got"):
+        marian.load(path)
+
+
+def test_lists_of_pieces_that_cannot_be_read_are_refused(tmp_path):
+    path = npz(tmp_path / "theirs")
+    names = next(path.parent.glob("*.vocab.yml"))
+    text = names.read_text()
+    names.write_text(text + f"more: {'9' * 5000}\n")
+    with pytest.raises(UserError, match="expected a number for each piece"):
+        marian.load(path)
+    names.unlink()
+    numbers = yaml.safe_load(text)
+    numbers["\ud83d"] = numbers.pop(next(x for x in numbers if x[0] not in "<>"))
+    (path.parent / "vocab.json").write_text(json.dumps(numbers))
+    with pytest.raises(UserError, match=r"got '\\ud83d', half of a character"):
+        marian.load(path)
 
 
 def test_a_mistaken_call_ends_in_one_line(tmp_path, capsys):

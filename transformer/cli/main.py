@@ -51,6 +51,8 @@ def main(arguments: Sequence[str]) -> int:
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             return _complain(f"{error}; choose a shorter one", 2)
+        if error.errno in (errno.EACCES, errno.EPERM):
+            return _complain(f"{error}; change its permissions or choose another", 2)
         if error.errno not in _NO_ROOM:
             raise
         return _complain(f"{error}; make room or choose another folder", 2)

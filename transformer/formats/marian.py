@@ -90,11 +90,15 @@ def load(path: Path) -> Foreign:
 def _stored(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+            found = {name: file[name] for name in file.files}
     except (OSError, ValueError, KeyError, EOFError) as error:
         refuse(path, "an .npz of Marian", str(error).splitlines()[0])
     except Exception as error:  # of zipfile, for what is no archive
         refuse(path, "an .npz of Marian", f"{type(error).__name__}: {error}")
+    for name, array in found.items():
+        if np.asarray(array).dtype.kind not in "fiu":
+            refuse(path, f"numbers in {name}", np.asarray(array).dtype)
+    return found
 
 
 def _settings(path: Path, stored: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -152,7 +156,8 @@ def _listed(path: Path) -> dict[str, int]:
     """Return the number of each piece of a list in YAML."""
     # Strings only: a piece such as "no" or "1" is neither a truth value nor a number.
     values = _yaml(path, path.read_bytes().decode("utf-8", "replace"), texts=True)
-    if not all(isinstance(n, str) and n.isdecimal() for n in values.values()):
+    texts = values.values()
+    if not all(isinstance(n, str) and n.isdecimal() and len(n) < 10 for n in texts):
         refuse(path, "a number for each piece", "something else")
     return {piece: int(n) for piece, n in values.items()}
 

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import pathlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from transformer.data.tokenizers.sentence_piece import (
 from transformer.data.tokenizers.tokenizer import OfText, Texts, word_numbers
 from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
 
+_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can write one, UTF-8 cannot
 _NUMBERS = "vocab.json"  # beside a .spm file: the number of each piece
 
 
@@ -183,6 +185,11 @@ def rest_of(numbers: Mapping[str, int], name: str) -> list[str]:
             f"{name}: expected the numbers 0 to {len(numbers) - 1} for "
             f"{len(numbers):,} pieces, each once, got others; give the list that "
             "belongs to the model"
+        )
+    if half := next((piece for piece in numbers if _SURROGATE.search(piece)), ""):
+        raise UserError(
+            f"{name}: expected pieces of text, got {half!r}, half of a character; give "
+            "the list that belongs to the model"
         )
     ordered = sorted(numbers, key=lambda piece: numbers[piece])
     return [piece for piece in ordered if piece not in own]
