@@ -5,6 +5,7 @@ commands call, traced for that hardware and lowered for that platform. Only the 
 of cuDNN is made up, because JAX asks an installed one.
 """
 
+import dataclasses
 import functools
 import re
 from collections import Counter
@@ -18,6 +19,7 @@ import pytest
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 from support.cases import leave
 from support.configs import base
+from support.models import bytenet_config, convolutional_config, recurrent_config
 
 from transformer import (
     batch_search,
@@ -277,6 +279,31 @@ def test_float32_is_float32(lowered, program):
     """Else GPUs multiply TF32, and TPUs bfloat16."""
     for hardware in (H100, TPU, CPU):
         assert precisions(lowered(program, "float32", hardware)) == {"HIGHEST"}
+
+
+OTHER_MODELS: dict[str, Callable[[], config.Model]] = {
+    "conditional GRU": functools.partial(recurrent_config, member="cgru"),
+    "Luong's": functools.partial(
+        recurrent_config,
+        member="luong",
+        score="general",
+        attention="local_p",
+        window=2,
+        layers=2,
+    ),
+    "ConvS2S": convolutional_config,
+    "ByteNet": bytenet_config,
+}
+
+
+@pytest.mark.parametrize("name", leave(OTHER_MODELS, ("ConvS2S", "ByteNet")))
+def test_float32_of_other_models_is_float32(name):
+    c = dataclasses.replace(settings_of("base"), model=OTHER_MODELS[name]())
+    model = models.make(c, V, V, H100)
+    for program in ("train step", "beam"):
+        traced = PROGRAMS[program](c, model)
+        text = traced.lower(lowering_platforms=(H100.platform,)).as_text()
+        assert precisions(text) == {"HIGHEST"}
 
 
 def test_a_gpu_without_bfloat16_multiplies_float32(lowered):

@@ -23,7 +23,8 @@ def additive_scores(queries: jax.Array, keys: jax.Array, v: jax.Array) -> jax.Ar
 
     Source: Bahdanau et al., arXiv:1409.0473, A.1.2.
     """
-    return jnp.tanh(queries[:, :, None] + keys[:, None]) @ v
+    inner = jnp.tanh(queries[:, :, None] + keys[:, None])
+    return matmul.einsum("bjsa,a->bjs", inner, v)
 
 
 def additive_head_scores(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
@@ -106,7 +107,7 @@ def general_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
 
     Source: Luong et al., arXiv:1508.04025, equation 8.
     """
-    return jnp.einsum("bjw,bsw->bjs", queries, keys)
+    return matmul.einsum("bjw,bsw->bjs", queries, keys)
 
 
 def location_scores(table: jax.Array, length: int) -> jax.Array:

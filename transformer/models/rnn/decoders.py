@@ -84,7 +84,7 @@ def attend(energies: jax.Array, memory: Memory) -> tuple[jax.Array, jax.Array]:
 
 def weighted(weights: jax.Array, memory: Memory) -> jax.Array:
     """Return the sum of annotations (B, J, W) by weights (B, J, S)."""
-    return jnp.einsum("bjs,bsw->bjw", weights, memory.annotations)
+    return matmul.einsum("bjs,bsw->bjw", weights, memory.annotations)
 
 
 class ConditionalGru(nn.Module):

@@ -133,7 +133,8 @@ def _weights(c, multiply, memory, h, position):
         return scores.softmax_over(energies, memory.real)
     centres = position
     if c.attention == "local_p":
-        place = jnp.tanh(multiply("centre", h)) @ memory.held["place"]
+        inner = jnp.tanh(multiply("centre", h))
+        place = matmul.einsum("bjn,n->bj", inner, memory.held["place"])
         last = jnp.maximum(memory.real.sum(1) - 1, 0)[:, None]
         centres = last * jax.nn.sigmoid(place)
     inside = scores.near(centres, c.window, length) & (memory.real[:, None] != 0)
