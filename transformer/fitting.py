@@ -138,6 +138,8 @@ def _fewer_tokens(settings: Config, there: int, need: int, fixed: int) -> str:
     longest = config.round_up(settings.data.max_length, batch.length_multiple)
     if fitting >= batch.lengths * batch.multiple * longest:
         return f"about {fitting:,} tokens fit"
+    if isinstance(settings.model, config.Recurrent):
+        return "lower it and data.max_length"
     return "lower it and data.max_length, or set parallel.remat=layers"
 
 

@@ -14,7 +14,7 @@ from support.configs import base, experiment
 from support.models import BYTENET, CONVS2S, RNN, draw_params
 from support.runs import write_digits
 
-from transformer import config, decode, models, objective, step, train
+from transformer import config, decode, models, objective, parallel, step, train
 from transformer.config import Config, UserError
 from transformer.evaluate import evaluate
 from transformer.tools import check
@@ -337,6 +337,12 @@ def test_what_a_model_has_not_is_refused():
     c = settings_of("toy", **{"parallel.layers": "scanned"})
     with pytest.raises(UserError, match="parallel.layers: expected auto or unrolled"):
         models.scans_layers(c, models.make(c, V, V))
+    with pytest.raises(
+        UserError, match=r"parallel.tensor: expected 1 for .* = bytenet"
+    ):
+        parallel.check(settings_of("bytenet"), {"data": 1, "fsdp": 1, "tensor": 2})
+    with pytest.raises(UserError, match=r"parallel.remat: expected none for .* = rnn"):
+        settings_of("rnn:cgru", **{"parallel.remat": "dots"})
     with pytest.raises(UserError, match="unknown key model.heads for model.kind = toy"):
         values = dataclasses.asdict(settings_of("toy"))
         values["model"]["heads"] = 2

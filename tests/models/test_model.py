@@ -16,8 +16,16 @@ from support.reference import assert_close
 
 from transformer import config, models
 from transformer.config import UserError
+from transformer.models.modules import with_bias
 from transformer.models.transformer import Memory, Transformer
-from transformer.nn import attention, attention_window, dropout, layers, positions
+from transformer.nn import (
+    attention,
+    attention_window,
+    dropout,
+    layers,
+    matmul,
+    positions,
+)
 from transformer.nn.hardware import Hardware
 from transformer.tools.params import parameter_table
 
@@ -594,3 +602,19 @@ def test_steps_with_a_cache_equal_the_full_pass_of_each_history(changes):
     expected = np.stack([whole[:, t, :, t] for t in range(length)])
     # The roundings of two layers and how they grow, as in test_model_reference.py.
     assert_close(stepwise, expected, 20 * round(5 * math.sqrt(4 * 150)))
+
+
+@pytest.mark.parametrize("dtype, bits", [("float32", 24), ("bfloat16", 16)])
+def test_a_bias_of_the_output_is_not_rounded_with_the_operands(dtype, bits):
+    """Or the loss would be of other logits than a search, which adds it itself."""
+    bias = jax.random.normal(jax.random.key(0), (40,)) * 9
+    x, table = jnp.zeros((1, 2, 8)), jnp.zeros((40, 8))
+
+    @jax.jit
+    def logits(bias):
+        both = with_bias(x, table, bias, dtype)
+        return matmul.product(both[0], matmul.Transposed(both[1]), dtype)
+
+    found, back = jax.vjp(logits, bias)
+    np.testing.assert_allclose(found[0, 1], bias, rtol=2.0**-bits)
+    assert (back(jnp.ones((1, 2, 40)))[0] == 2).all()

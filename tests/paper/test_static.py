@@ -89,6 +89,11 @@ def test_the_counted_step_is_the_traced_step_of_a_full_batch():
     assert static.step_operations(settings) == traced
 
 
+def test_r_drop_reads_each_pair_twice():
+    twice = static.step_operations(resolved("r_drop"))
+    assert twice == 2 * static.step_operations(resolved("base"))
+
+
 def test_no_pair_is_longer_than_the_configuration_lets_in():
     settings = resolved("base")
     data = dataclasses.replace(settings.data, max_length=20)

@@ -257,6 +257,20 @@ def test_a_profile_is_written_and_its_costs_are_printed(tiny, tmp_path):
 
 
 @pytest.mark.thorough
+def test_memory_is_compiled_in_the_ways_that_a_model_has(monkeypatch):
+    def compiled(case):
+        return case.settings.parallel
+
+    monkeypatch.setattr(memory.traces, "train_step", compiled)
+    monkeypatch.setattr(memory.traces, "compile_anew", lambda spread: spread)
+    monkeypatch.setattr(memory, "temporaries", lambda spread: 1.0)
+    values = experiment("number_words", "cgru")
+    rows = memory.measure_memory(config.resolve(values.to_dict()), 64, 8)
+    assert [x for x in rows if "temporaries" in x] == [
+        "remat=none, layers=unrolled: temporaries, MB"
+    ]
+
+
 def test_input_is_measured_on_the_run_s_own_batches():
     values: ConfigDict = experiment("number_words")
     values.data.train_pairs = 2000

@@ -372,6 +372,9 @@ def _check_parallel(config: Config) -> None:
         name = config.optimizer.name
         expected = f"auto or unrolled with optimizer.name = {name}"
         refuse("parallel.layers", expected, "scanned")
+    if spread.remat != "none" and isinstance(config.model, Recurrent):
+        expected = "none for model.kind = rnn, which keeps what it computes"
+        refuse("parallel.remat", expected, spread.remat)
     if spread.how == "pmap" and config.batch.lengths > 1:
         refuse("parallel.how", "jit where batch.lengths is not 1", "pmap")
 

@@ -21,7 +21,7 @@ from transformer import config
 from transformer.config import Convolution
 from transformer.ids import PAD, marks
 from transformer.models import stacks
-from transformer.models.modules import Base, transposed
+from transformer.models.modules import Base, transposed, with_bias
 from transformer.nn import convolution, dropout, layers, matmul, positions, scores
 from transformer.nn.hardware import Hardware
 from transformer.parallel import Rules
@@ -296,11 +296,7 @@ class ConvS2S(Base):
             block.sow("attention", "cross", weights[:, None])
         last = dropout.fold_in(key, len(self.decoder) + 1)
         hidden = dropout.dropout(self.decoder_output(x), rate, last)
-        ones = jnp.ones((*hidden.shape[:2], 1))
-        return (
-            jnp.concatenate([hidden, ones], axis=-1),
-            jnp.concatenate([self.output_table, self.output_bias[:, None]], axis=-1),
-        )
+        return with_bias(hidden, self.output_table, self.output_bias, self.config.dtype)
 
     def start(self, source: jax.Array, beams: int, length: int) -> Cache:
         """Encode source ids (B, S) for a search."""

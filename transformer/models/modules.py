@@ -7,11 +7,41 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer.models import stacks
 from transformer.nn import dropout, hardware, layers, matmul
 from transformer.nn.hardware import Hardware
+
+
+def with_bias(
+    hidden: jax.Array, table: jax.Array, bias: jax.Array, dtype: str
+) -> tuple[jax.Array, jax.Array]:
+    """Return hidden states and an output matrix whose product includes a bias.
+
+    ``[x, 1] [W, b]^T = x W^T + b``; for bfloat16 the bias takes two columns, its
+    rounded value and the rest, which together keep 16 of its bits.
+
+    Args:
+      hidden: x (B, T, D).
+      table: W (V, D).
+      bias: b (V,).
+      dtype: of the model.
+
+    Returns:
+      (B, T, D + n) and (V, D + n).
+    """
+    columns = [bias]
+    if dtype == "bfloat16":
+        # Not by two conversions, which a compiler may leave out as excess precision.
+        rounded = jax.lax.stop_gradient(jax.lax.reduce_precision(bias, 8, 7))
+        columns = [rounded, bias - rounded]
+    ones = jnp.ones((*hidden.shape[:2], len(columns)))
+    return (
+        jnp.concatenate([hidden, ones], axis=-1),
+        jnp.concatenate([table, jnp.stack(columns, axis=-1)], axis=-1),
+    )
 
 
 class Base(nn.Module):

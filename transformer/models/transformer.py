@@ -31,7 +31,7 @@ from transformer.models.caches import (
     extended,
     one_block,
 )
-from transformer.models.modules import Base, LayerNorm
+from transformer.models.modules import Base, LayerNorm, with_bias
 from transformer.models.sublayers import FeedForward, MultiHeadAttention, Residual
 from transformer.nn import attention, dropout, layers, matmul, positions
 from transformer.nn.hardware import Hardware
@@ -258,16 +258,12 @@ class Transformer(Base):
         """Return ``__call__``'s output (B, T, D) and the output matrix (V, D).
 
         Logits are their product; a loss need not hold all of them at a time. An output
-        bias is one more column of both, with ones in the output.
+        bias is more columns of both, see ``with_bias``.
         """
         hidden, table = self(source, inputs, key), self.output_table
         if not self.config.output_bias:
             return hidden, table
-        ones = jnp.ones((*hidden.shape[:2], 1))
-        return (
-            jnp.concatenate([hidden, ones], axis=-1),
-            jnp.concatenate([table, self.output_bias[:, None]], axis=-1),
-        )
+        return with_bias(hidden, table, self.output_bias, self.config.dtype)
 
     def start(self, source: jax.Array, beams: int, length: int) -> Cache:
         """Encode source ids (B, S) and make the cache for up to ``length`` steps.

@@ -132,13 +132,14 @@ def step_operations(settings: Config, length: int = LENGTH) -> int:
       length: S and T in pieces, no more than the configuration lets in.
 
     Returns:
-      Operations by the formula of ``flops.train_step``, which agrees with the count in
-      the traced train step to the last one; tracing large models takes seconds per row.
+      Operations by the formula of ``flops.configured_step``, which agrees with the
+      count in the traced train step to the last one; tracing large models takes seconds
+      per row.
     """
     length = min(length, settings.data.max_length)
     pairs = settings.batch.tokens // length
     vocabulary = models.configured_vocabulary(settings)
-    return flops.train_step(settings.model, pairs, length, length, vocabulary)
+    return flops.configured_step(settings, pairs, length, length, vocabulary)
 
 
 def paper_cost(row: str) -> float | None:

@@ -78,7 +78,7 @@ def _mesh(sizes: tuple[int, ...], devices: Sequence[jax.Device]) -> Mesh:
 
 
 def check(settings: config.Config, sizes: Mapping[str, int]) -> None:
-    """Check that a mesh divides the rows of a configuration, and heads if it has any.
+    """Check that a mesh divides the rows of a configuration, and its heads.
 
     Args:
       settings: the configuration of the run.
@@ -88,6 +88,11 @@ def check(settings: config.Config, sizes: Mapping[str, int]) -> None:
       UserError: if it does not, with the sizes.
     """
     heads, tensor = getattr(settings.model, "heads", 0), sizes["tensor"]
+    if tensor > 1 and not heads:
+        raise UserError(
+            f"parallel.tensor: expected 1 for model.kind = {settings.model.kind}, of "
+            f"which nothing is sharded along it, got {tensor}; use fsdp or data"
+        )
     if heads % tensor:
         raise UserError(
             f"parallel.tensor: expected a divisor of model.heads = {heads}, got "

@@ -140,7 +140,8 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
     if not isinstance(settings, config.Transformer):
         return _polynomial(_differences(settings), source, target) + output
     c = settings
-    output += 2 * target * vocabulary * c.output_bias  # a column of ones
+    if c.output_bias:  # columns of ones
+        output += 2 * target * vocabulary * (2 if c.dtype == "bfloat16" else 1)
     keys, values = c.heads * c.d_k, c.heads * c.d_v
     into, out = c.d_model * keys, values * c.d_model
     into += keys * c.d_k * (c.score == "general")

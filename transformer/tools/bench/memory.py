@@ -6,15 +6,18 @@ import dataclasses
 import resource
 import sys
 import time
-from typing import Any
+from typing import Any, Literal
 
 import jax
 
-from transformer import models
+from transformer import config, models
 from transformer.config import Config
 from transformer.tools import traces
 from transformer.tools.bench.made_up import batch_rows
 from transformer.tools.traces import Case
+
+_FORMS: tuple[Literal["unrolled", "scanned"], ...] = ("unrolled", "scanned")
+_REMAT: tuple[Literal["none", "layers", "dots"], ...] = ("none", "layers", "dots")
 
 
 def measure_memory(settings: Config, tokens: int, length: int) -> dict[str, Any]:
@@ -31,8 +34,10 @@ def measure_memory(settings: Config, tokens: int, length: int) -> dict[str, Any]
     height = batch_rows(settings, tokens, length)
     shape, both = (height, length, length), models.configured_sizes(settings)
     rows: dict[str, Any] = {"batch": f"{height} x {length}"}
-    for form in ("unrolled", "scanned"):
-        for remat in ("none", "layers", "dots"):
+    forms = _FORMS if models.make(settings, *both).stacks else _FORMS[:1]
+    kept = _REMAT[:1] if isinstance(settings.model, config.Recurrent) else _REMAT
+    for form in forms:
+        for remat in kept:
             spread = dataclasses.replace(settings.parallel, remat=remat, layers=form)
             one = dataclasses.replace(settings, parallel=spread)
             start = time.perf_counter()
