@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.configs import experiment
+from support.configs import experiment, rows_of
 from support.paths import ROOT
 from support.texts import text_config, write_texts
 
@@ -299,6 +299,39 @@ def test_a_folder_called_like_the_paper_s_data_holds_other_data(tmp_path):
     write(tmp_path / "runs", settings_of("base", 0, on="", **changes), 4.9, 3)
     ((run,), _) = runs.find(tmp_path)
     assert report.title([[run]]).endswith("a replica on wmt14 at scale 1")
+
+
+def test_a_run_with_other_sizes_or_steps_is_not_held_against_the_paper_s(tmp_path):
+    for seed in range(2):
+        settings = settings_of(
+            "base", seed, on="", **{"train.steps": 1_000, "model.dropout": 0.3}
+        )
+        write(tmp_path / f"{seed}", settings, 4.9 + 0.02 * seed, 3)
+    table = made(tmp_path)["Table 3, a replica on wmt14 at scale 1"]
+    assert "PPL ours - paper" not in table.columns
+    assert (
+        "A replica: model.dropout = 0.3 instead of 0.1, train.steps = 1000 instead of "
+        "100000. Figures are not comparable" in table.note
+    )
+
+
+@pytest.mark.parametrize("table", ["table2", "table3"])
+def test_no_row_departs_from_itself(table, tmp_path):
+    for row in rows_of(table):
+        settings = config.resolve(experiment(table, row))
+        averaged = {"averaged_steps": [*range(settings.decode.average)]}
+        write(tmp_path / row, settings, 4.9, 3, results=averaged)
+    found, _ = runs.find(tmp_path)
+    assert len(found) == len(rows_of(table))
+    assert [run.departures for run in found] == [[]] * len(found)
+
+
+def test_another_run_than_table_2_s_is_said_to_be_one(tmp_path):
+    values = experiment("table2", "base_en_de")
+    values.train.steps = 20_000
+    write(tmp_path / "base", config.resolve(values), 4.9, 3)
+    table = made(tmp_path)["Table 2, English-German"]
+    assert "Not the paper's base_en_de: train.steps = 20000 instead of" in table.note
 
 
 def test_rows_of_which_two_scales_are_named_by_their_folders(tmp_path):

@@ -133,6 +133,24 @@ class Run:
             {"model.dropout": 0.1} if self.data == "en_fr" else {}
         )
 
+    @property
+    def printed(self) -> dict[str, Any]:
+        """What the paper prints for the row, by dotted key; widths times the scale."""
+        base = {KEYS[name]: value for name, value in BASE.items()}
+        values = base | self.overrides
+        # A scale is of a name's six digits.
+        return values | {key: round(values[key] * self.scale) for key in WIDTHS}
+
+    @property
+    def departures(self) -> list[str]:
+        """How it differs from what is printed: "model.layers = 2 instead of 6"."""
+        values = config.flatten(self.settings)
+        return [
+            f"{key} = {values.get(key)} instead of {printed}"
+            for key, printed in self.printed.items()
+            if values.get(key) != printed
+        ]
+
 
 def find(folder: Path) -> tuple[list[Run], list[Run]]:
     """Find the runs below a folder and check that they differ in their rows only.
@@ -315,13 +333,9 @@ def _refuse(first: Run, run: Run, differences: Sequence[str]) -> None:
 
 def _check_row(run: Run, changed: set[str]) -> None:
     """Check that a run is its row, in all keys that the other rows change."""
-    base = {KEYS[name]: value for name, value in BASE.items()}
     values = config.flatten(run.settings)
     for key in sorted(changed - {"train.steps"}):
-        expected = (base | run.overrides)[key]
-        if key in WIDTHS:
-            expected = round(expected * run.scale)  # of a name's six digits
-        if values[key] != expected:
+        if values[key] != (expected := run.printed[key]):
             raise UserError(
                 f"{run.place}: expected {key} = {expected} of row {run.row}, got "
                 f"{values[key]}; it is another row: report without it"

@@ -11,6 +11,7 @@ from transformer.paper.report.study import (
     DECIMALS,
     Study,
     is_faithful,
+    is_on_its_data,
     printed_text,
     study_name,
 )
@@ -65,9 +66,14 @@ def table_2(study: Study) -> Table:
         f"{row}: the last {runs[0].settings.decode.average}"
         for row, runs in study.rows.items()
     )
+    others = [
+        f" Not the paper's {row}: {', '.join(runs[0].departures)}."
+        for row, runs in study.rows.items()
+        if runs[0].departures
+    ]
     note = (
         f"BLEU of averaged checkpoints ({averages}), on {_set(study.first)}; "
-        f"{_signature(study.first)}. The verdict: "
+        f"{_signature(study.first)}.{''.join(others)} The verdict: "
         f"our mean is worse by less than {rows.margin('bleu'):g} BLEU. {_FLOPS_NOTE} "
         f"{_origin(study)}"
     )
@@ -111,7 +117,12 @@ def _table_3_note(study: Study) -> str:
         f"averaging, as section 6.2 says of this table, on {_set(first)}; "
         f"{_signature(first)}."
     ]
-    if not is_faithful(first):
+    if is_on_its_data(first) and first.departures:
+        parts.append(
+            f"A replica: {', '.join(first.departures)}. Figures are not comparable "
+            "with the paper's, differences between rows are."
+        )
+    elif not is_faithful(first):
         base = ""
         if "base" in study.rows:
             settings = study.rows["base"][0].settings
