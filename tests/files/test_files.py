@@ -189,6 +189,15 @@ def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("content")
     (tmp_path / "lock").symlink_to(elsewhere)
-    with pytest.raises(UserError, match="remove it"), lock.holding(tmp_path):
+    with pytest.raises(UserError, match="; remove it$"), lock.holding(tmp_path):
         pass
     assert elsewhere.read_text() == "content"
+
+
+def test_in_a_folder_that_cannot_be_written_the_lock_is_not_to_blame(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "lock").mkdir()
+    monkeypatch.setattr(os, "access", lambda *_: False)  # the super-user always may
+    with pytest.raises(UserError, match="folder writable$"), lock.holding(tmp_path):
+        pass

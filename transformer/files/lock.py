@@ -39,8 +39,10 @@ def holding(folder: Path) -> Iterator[None]:
     try:
         number = os.open(path, flags, 0o666)
     except OSError as error:
+        there = os.access(folder, os.W_OK)
+        remedy = "remove it" if there else "make its folder writable"
         raise UserError(
-            f"{path}: expected a writable file, got: {error.strerror}; remove it"
+            f"{path}: expected a writable file, got: {error.strerror}; {remedy}"
         ) from None
     with open(number, "r+", encoding="utf-8") as file:
         try:
