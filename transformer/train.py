@@ -239,7 +239,11 @@ class _Run:
                     signals.interrupt_if_asked()
                     return False
                 checkpoints.clean()
-                keeper.record(loop.meter.tokens, records.claim(), ended=True)
+                keeper.record(loop.meter.tokens, records.claim(), loop.course)
+                if loop.stopped():
+                    self.log("stopped; the same command evaluates what was trained")
+                    signals.interrupt_if_asked()
+                    return False
         return True
 
     def _fitting(self, model: models.Model, shapes: State) -> State:
@@ -279,6 +283,7 @@ class _Loop:
       course: of the previous validations.
 
     Attributes:
+      course: of the validations so far.
       marked: a step, and what was done about it: the one that the run begins with, then
         the last one that was validated or saved.
     """
@@ -294,7 +299,7 @@ class _Loop:
         course: Course,
     ) -> None:
         self._run, self._model, self._keeper = run, model, keeper
-        self._records, self._signals, self._course = records, signals, course
+        self._records, self._signals, self.course = records, signals, course
         self._stopping = hosts.Votes(run.mesh)
         self.marked = 0, Mark()
         self.meter = Meter(run.settings, records, tokens)
@@ -309,7 +314,7 @@ class _Loop:
         run, meter = self._run, self.meter
         total = run.settings.train.steps
         first = done = int(state.step)
-        stopped = over = False
+        stopped = False
         rows = functools.partial(parallel.local_rows, run.mesh)
         due = _Due(run.settings, run.mesh, done)
         if self._mark_of(done).owed:
@@ -317,10 +322,9 @@ class _Loop:
         begun: list[ahead.Future] = []
         pace = Pace(total, lambda: all(x.done() for x in begun), self._records.log_line)
         for step, parts in feed(run.plan, done, total, rows):
-            self._course = self._course_at(step)
-            if why := self._course.over(run.settings):
+            self.course = self._course_at(step)
+            if why := self.course.over(run.settings):
                 run.log(f"ended at step {done:,}: {why}")
-                over = True
                 break
             placed = [parallel.place_rows(run.mesh, part) for part in parts]
             if not train_step.wait(placed, self._signals.decisive):
@@ -337,14 +341,15 @@ class _Loop:
             if validate or save:
                 self._validate_and_save(state, done, due, validate, save)
                 pace.restart()
-            if stopped := self._stopped():
+            if stopped := self.stopped():
                 break
-        if stopped or self._stopped():
+        if stopped or self.stopped():
             self._stop(state, done, due)
             return False
         end = self._mark_of(done)
-        if over and not (end.validated and end.kept):  # like any end, wherever it is
+        if not (end.validated and end.kept):  # like any end, wherever it is
             self._validate_and_save(state, done, due, not end.validated, True)
+        self.course = self._course_at(done)
         return True
 
     def _mark_of(self, step: int) -> Mark:
@@ -353,13 +358,13 @@ class _Loop:
 
     def _course_at(self, step: int) -> Course:
         plan, rule = self._run.plan, self._run.settings.optimizer
-        return self._course.at(step * plan.lengths / plan.per_epoch, rule)
+        return self.course.at(step * plan.lengths / plan.per_epoch, rule)
 
     def _lowered(self, state: State) -> State:
         """Return the state with the learning-rate factor of its next step."""
         if state.factor is None:
             return state
-        factor = np.float32(self._course.factor)
+        factor = np.float32(self.course.factor)
         return state._replace(factor=jax.device_put(factor, state.factor.sharding))
 
     def _validate_and_save(
@@ -374,7 +379,7 @@ class _Loop:
             except UserError:  # the user may repair what is validated
                 self._save_unfinished(state, done, due, owed=True)
                 raise
-            save = save or bool(self._course.over(run.settings))
+            save = save or bool(self.course.over(run.settings))
         if save:
             # What the clock has saved was not validated, and is never the best.
             self._save(state, done, kept=True)
@@ -394,16 +399,17 @@ class _Loop:
         self.marked = done, Mark(kept=False, value=value)
         if due.counts(done):
             rule = run.settings.optimizer
-            self._course = self._course.validated(found.value, rule)
+            self.course = self.course.validated(found.value, rule)
 
     def _save(self, state: State, done: int, **what: bool) -> None:
         mark, claim = self._mark_of(done), self._records.claim()
         self.marked = done, dataclasses.replace(mark, **what)
         self._keeper.save(
-            state, done, self.meter.tokens, self._course, self.marked[1], claim
+            state, done, self.meter.tokens, self.course, self.marked[1], claim
         )
 
-    def _stopped(self) -> bool:
+    def stopped(self) -> bool:
+        """Return whether this process or another was asked to stop."""
         return self._stopping.cast(bool(self._signals.received))
 
     def _stop(self, state: State, done: int, due: _Due) -> None:

@@ -299,8 +299,19 @@ def test_a_run_that_ended_early_goes_on_with_more_patience(short_of_patience, tm
     assert any("no improvement in 3 validations" in line for line in said)
     patient = dataclasses.replace(settings.train, patience=4)
     settings = dataclasses.replace(settings, train=patient)
+    assert not folder.is_finished(workdir, settings)
     assert train.train(settings, workdir, ignore)
     assert len(metrics_of(workdir)) > len(before)
+    assert folder.is_finished(workdir, settings)
+
+
+def test_a_run_with_patience_that_came_to_its_last_step_is_not_that_of_more(tmp_path):
+    changes = CONSTANT | {"train.steps": 4, "train.patience": 20}
+    workdir = tmp_path / "run"
+    settings = trained(tmp_path / "data", workdir, changes)
+    longer = dataclasses.replace(settings.train, steps=8)
+    assert folder.is_finished(workdir, settings)
+    assert not folder.is_finished(workdir, dataclasses.replace(settings, train=longer))
 
 
 def test_bleu_can_be_watched(tmp_path):

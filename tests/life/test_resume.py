@@ -39,6 +39,7 @@ from transformer import step as steps
 from transformer.cli import main as cli
 from transformer.config import Config, UserError
 from transformer.run import folder
+from transformer.run.checkpoints import Checkpoints
 
 STEPS = 20
 # The rate follows the validations, and is so high that some are in vain: their state
@@ -159,6 +160,36 @@ def test_sigterm_before_and_after_training(
         assert train.train(settings, workdir, said.append) is None
     assert said[-1] == "stopped; the same command resumes"
     assert signal.getsignal(signal.SIGTERM) is before
+    resume(settings, workdir)
+    assert_same_end(settings, workdir, unbroken)
+
+
+def test_the_end_of_a_run_is_validated_also_where_it_was_stopped(settings, workdir):
+    last = stop(settings, workdir, 3)
+    _, stopped, _ = state_of(settings, workdir)
+    assert not stopped["mark"]["kept"]
+    short = dataclasses.replace(settings.train, steps=last)
+    resume(dataclasses.replace(settings, train=short), workdir)
+    assert checkpoints_of(workdir) == [last]
+    _, ended, _ = state_of(settings, workdir)
+    assert ended["mark"]["kept"] and ended["mark"]["validated"]
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    assert "validation_nll" in lines[-1] and json.loads(lines[-1])["step"] == last
+
+
+def test_sigterm_while_the_last_checkpoint_is_written(
+    settings, unbroken, workdir, monkeypatch
+):
+    clean, said = Checkpoints.clean, list[str]()
+
+    def killed(checkpoints: Checkpoints) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        clean(checkpoints)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "clean", killed)
+        assert train.train(settings, workdir, said.append) is None
+    assert said[-1] == "stopped; the same command evaluates what was trained"
     resume(settings, workdir)
     assert_same_end(settings, workdir, unbroken)
 

@@ -35,7 +35,8 @@ def test_the_record_of_a_run(tmp_path):
     assert first["metrics"] == claim and first["changes"] == []
     changed = dataclasses.replace(base(), seed=7)
     sizes = {"loss.block": 1024}  # it went on on another device
-    record = written(changed, tokens=12, ended=True)
+    record = written(changed, tokens=12, end={"vain": 2})
+    assert record["course"] == {"vain": 2} and first["course"] is None
     assert record["started"] == started
     assert record["ended"] > record["started"] and record["ended"].endswith("+00:00")
     assert record["seed"] == 7 and record["tokens"] == 12

@@ -15,7 +15,7 @@ from typing import Any
 from transformer import config
 from transformer.config import Config, UserError
 from transformer.files import sealed
-from transformer.run.course import may_end_early
+from transformer.run.course import Course, may_end_early
 
 FILES = ("config.json", "record.json", "metrics.jsonl", "results.json")
 FOLDERS = ("checkpoints", "averaged", "results", "tensorboard", "vocabulary")
@@ -265,4 +265,9 @@ def are_of_the_end(workdir: Path, settings: Config, results: Mapping[str, Any]) 
     trained = results.get("trained", results.get("step", settings.train.steps))
     if trained == settings.train.steps:
         return True
-    return may_end_early(settings) and bool(read_record(workdir).get("ended"))
+    record = read_record(workdir)
+    if not (may_end_early(settings) and record.get("ended")):
+        return False
+    # Earlier versions do not record why it ended.
+    course = record.get("course")
+    return course is None or bool(Course(**course).over(settings))

@@ -129,8 +129,8 @@ class Keeper:
         apart = functools.partial(stacks.unstack, self.model.stacks)
         return sharded(apart, self._kept)
 
-    def record(self, tokens: int, metrics: Claim, ended: bool = False) -> None:
-        """Write the record of the run."""
+    def record(self, tokens: int, metrics: Claim, end: Course | None = None) -> None:
+        """Write the record of the run, at its end with how its validations went."""
         if hosts.primary():
             write_run_record(
                 self.workdir,
@@ -143,7 +143,7 @@ class Keeper:
                 changes=self._changes,
                 init=self.init,
                 started=self._started,
-                ended=ended,
+                end=None if end is None else dataclasses.asdict(end),
             )
 
 

@@ -39,7 +39,7 @@ def write_run_record(
     changes: Sequence[Mapping[str, Any]] = (),
     init: Mapping[str, Any] | None = None,
     started: str,
-    ended: bool = False,
+    end: Mapping[str, Any] | None = None,
 ) -> None:
     """Write record.json: what a reader needs to make the run again.
 
@@ -54,7 +54,8 @@ def write_run_record(
       changes: of the configuration, each with the step after which it holds.
       init: of the run that parameters were taken from, None where all were drawn.
       started: when the run began, see ``now``.
-      ended: the run is complete; else "ended" is null.
+      end: how the validations of a complete run went; None where it is not complete,
+        and "ended" and "course" are null.
     """
     here = machine()
     sealed.write_json(
@@ -67,7 +68,8 @@ def write_run_record(
             "data": checksums,
             "tokens": tokens,
             "started": started,
-            "ended": now() if ended else None,
+            "ended": None if end is None else now(),
+            "course": end,
             "sizes": dict(sizes),
             "metrics": dict(metrics),
             "changes": list(changes),
