@@ -295,3 +295,63 @@ def test_mistakes_are_one_line(trained, capsys, flags, wanted):
     assert cli.main(["plot", *flags]) == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("transformer: error: ") and wanted in line
+
+
+# ---- what is drawn, measured ---------------------------------------------------------
+
+
+def drawn(picture: plots.Picture) -> Any:
+    """Return the figure of a picture, laid out."""
+    from matplotlib.figure import Figure
+
+    size = (picture.width, picture.height)
+    figure = Figure(figsize=size, layout="constrained")
+    picture.paint(figure)
+    figure.draw_without_rendering()
+    return figure
+
+
+@pytest.mark.parametrize("heads", [4, 8, 16])
+@pytest.mark.parametrize("words", [6, 16])
+def test_the_legend_of_heads_lies_inside_and_tells_them_apart(heads, words):
+    weights = np.full((heads, words, words), 1 / words).tolist()
+    names, labels = [f"head {h + 1}" for h in range(heads)], ["word"] * words
+    every = [plots.HeadLines("layer 1", [2], weights)]
+    figure = drawn(plots.head_lines(every, names, labels, labels))
+    (legend,) = figure.legends
+    box, page = legend.get_window_extent(), figure.bbox
+    assert page.x0 <= box.x0 and box.x1 <= page.x1
+    assert len({line.get_color() for line in legend.get_lines()}) == heads
+
+
+def test_the_texts_of_a_tree_do_not_run_into_each_other():
+    long, note = "vierundzwanzigtausend", "-14.87, score -9.808: no. 1"
+    every = [(-1, 0, "<s>"), (0, 1, long), (0, 1, long), (1, 2, long), (2, 2, long)]
+    branches = [plots.Branch(*x, note, best=True, kept=True) for x in every]
+    figure = drawn(plots.tree("title", branches))
+    boxes = [text.get_window_extent() for text in figure.axes[0].texts]
+    assert len(boxes) == 2 * len(branches)
+    for i, one in enumerate(boxes):
+        assert not any(one.overlaps(other) for other in boxes[:i])
+
+
+def test_thirty_lines_leave_room_for_the_panel_and_are_told_apart():
+    lines = {f"d_model {i}, warm-up 4,000": [(0, i), (1, i + 1)] for i in range(30)}
+    figure = drawn(plots.panels("step", [("learning rate", False, lines)]))
+    (axes,), (legend,) = figure.axes, figure.legends
+    assert axes.get_window_extent().height > 2 * figure.dpi
+    assert legend.get_window_extent().y0 >= 0
+    styles = {(x.get_color(), x.get_linestyle()) for x in legend.get_lines()}
+    assert len(styles) == 30
+
+
+def test_a_run_with_one_point_is_a_dot():
+    one = drawn(plots.panels("step", [("loss", False, {"run": [(40, 3.0)]})]))
+    rows = {"base": [[(60, 43.7)], [(60, 40.0), (80, 30.0)]], "A": [[(60, 41.0)]]}
+    every = (
+        one.axes[0].lines[:1] + drawn(plots.curves("perplexity", rows)).axes[1].lines
+    )
+    for line in every:
+        dot = len(line.get_xdata()) == 1
+        assert line.get_marker() == ("o" if dot else "None")
+    assert len(every) == 4

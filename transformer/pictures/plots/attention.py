@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer.pictures.plots.picture import Picture
 
@@ -117,6 +117,8 @@ def head_lines(
       columns: labels of the S positions that are attended to.
     """
     letters = max(len(label) for label in [*rows, *columns])
+    width = max(5.0, 0.9 + 0.3 * max(len(rows), len(columns)))
+    across = min(len(heads), int(width / 1.15))  # names side by side, in inches
 
     def paint(figure: Figure) -> None:
         panels = figure.subplots(len(every), 1, squeeze=False)[:, 0]
@@ -125,11 +127,21 @@ def head_lines(
             above = 10 + 6 * max(map(len, rows))  # points: room for the labels
             axes.set_title(one.title, fontsize="medium", loc="left", pad=above)
         for i, name in enumerate(heads):
-            panels[0].plot([], [], color=f"C{i % 10}", linewidth=4, label=name)
-        figure.legend(loc="outside lower center", ncols=min(8, len(heads)))
+            colour = _colour(i, len(heads))
+            panels[0].plot([], [], color=colour, linewidth=4, label=name)
+        figure.legend(loc="outside lower center", ncols=across)
 
-    height = 0.9 + len(every) * (1.8 + 0.17 * letters)
-    return Picture(paint, max(5.0, 0.9 + 0.3 * max(len(rows), len(columns))), height)
+    height = 0.7 + 0.22 * -(-len(heads) // across)
+    return Picture(paint, width, height + len(every) * (1.8 + 0.17 * letters))
+
+
+def _colour(head: int, heads: int) -> Any:
+    """Return the colour of a head; matplotlib's cycle has ten."""
+    import matplotlib
+
+    if heads <= 10:
+        return f"C{head}"
+    return matplotlib.colormaps["tab20"](head % 20)
 
 
 def _paint_lines(
@@ -137,15 +149,16 @@ def _paint_lines(
 ) -> None:
     heads = len(one.weights)
     for h, weights in enumerate(one.weights):
+        colour = _colour(h, heads)
         for t in one.chosen:
             for s, weight in enumerate(weights[t]):
-                axes.plot([t, s], [1, 0], color=f"C{h % 10}", alpha=weight, linewidth=2)
+                axes.plot([t, s], [1, 0], color=colour, alpha=weight, linewidth=2)
                 low, high = -0.02 - 0.16 * (h + 1) / heads, -0.02 - 0.16 * h / heads
                 strip = [low, low, high, high]
                 axes.fill(
                     [s - 0.4, s + 0.4, s + 0.4, s - 0.4],
                     strip,
-                    color=f"C{h % 10}",
+                    color=colour,
                     alpha=weight,
                     linewidth=0,
                 )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from transformer.pictures.plots.picture import OURS, PLAIN, Picture, even_ticks
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -58,9 +59,9 @@ def curves(
             axes.set_visible(False)
         for axes, (name, lines) in zip(panels.flat, rows.items(), strict=False):
             for line in behind:
-                axes.plot(*zip(*line, strict=True), color=PLAIN, linewidth=1)
+                _draw(axes, line, color=PLAIN, linewidth=1)
             for line in lines if lines is not behind else ():
-                axes.plot(*zip(*line, strict=True), color=OURS, linewidth=1.2)
+                _draw(axes, line, color=OURS, linewidth=1.2)
             axes.set_title(name)
         even_ticks(panels[0, 0], "y")
         figure.suptitle(f"grey: {first}; one line per seed", fontsize="medium")
@@ -82,27 +83,37 @@ def panels(
         each line by its text in the legend.
     """
     names = list(dict.fromkeys(name for *_, rows in panels for name in rows))
-    colours = {name: f"C{i % 10}" for i, name in enumerate(names)}
+    styles: dict[str, dict[str, Any]] = {
+        name: {"color": f"C{i % 10}", "linestyle": _STYLES[i // 10 % len(_STYLES)]}
+        for i, name in enumerate(names)
+    }
+    fitting = int(_CURVES_WIDTH / (0.7 + 0.09 * max(map(len, names))))
+    columns = min(max(fitting, 1), 4)
 
     def paint(figure: Figure) -> None:
         every = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
         for axes, (label, logarithmic, rows) in zip(every, panels, strict=True):
             for name, at in rows.items():
-                axes.plot(*zip(*at, strict=True), color=colours[name], linewidth=1.3)
+                _draw(axes, at, **styles[name], linewidth=1.3)
             axes.set_ylabel(label)
             if logarithmic:
                 even_ticks(axes, "y")
         every[-1].set_xlabel(x_label)
-        handles = [every[0].plot([], [], color=colours[name])[0] for name in names]
-        columns = int(_CURVES_WIDTH / (0.7 + 0.09 * max(map(len, names))))
-        figure.legend(
-            handles, names, loc="outside lower center", ncols=min(max(columns, 1), 4)
-        )
+        handles = [every[0].plot([], [], **styles[name])[0] for name in names]
+        figure.legend(handles, names, loc="outside lower center", ncols=columns)
 
-    return Picture(paint, _CURVES_WIDTH, 1.6 + 2.4 * len(panels))
+    legend = 0.22 * -(-len(names) // columns)
+    return Picture(paint, _CURVES_WIDTH, 1.3 + legend + 2.4 * len(panels))
+
+
+def _draw(axes: Axes, points: Sequence[tuple[float, float]], **how: Any) -> None:
+    """Draw a line, or the dot that it is if it has one point."""
+    mark = "o" if len(points) == 1 else None
+    axes.plot(*zip(*points, strict=True), marker=mark, markersize=4, **how)
 
 
 _CURVES_WIDTH = 7.5  # inches
+_STYLES = ("-", "--", ":", "-.")  # of ten colours each
 
 
 def categories(

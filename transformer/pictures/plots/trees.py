@@ -79,7 +79,10 @@ def tree(title: str, branches: Sequence[Branch]) -> Picture:
         axes.set_title(title)
         axes.set_axis_off()
 
-    width = 1.5 + 0.95 * max(branch.depth for branch in branches)
+    letters = max(len(branch.label) for branch in branches)
+    small = max(len(branch.note) for branch in branches)
+    column = max(0.95, 0.15 + 0.1 * letters, 0.15 + 0.055 * small)
+    width = 0.55 + column + column * max(branch.depth for branch in branches)
     return Picture(paint, width, 1 + 0.45 * (max(rows) + 1))
 
 
