@@ -256,7 +256,6 @@ def test_a_profile_is_written_and_its_costs_are_printed(tiny, tmp_path):
     assert any("Transformer.step" in line for line in printed)
 
 
-@pytest.mark.thorough
 def test_memory_is_compiled_in_the_ways_that_a_model_has(monkeypatch):
     def compiled(case):
         return case.settings.parallel
@@ -271,6 +270,7 @@ def test_memory_is_compiled_in_the_ways_that_a_model_has(monkeypatch):
     ]
 
 
+@pytest.mark.thorough
 def test_input_is_measured_on_the_run_s_own_batches():
     values: ConfigDict = experiment("number_words")
     values.data.train_pairs = 2000
