@@ -25,12 +25,7 @@ from transformer.run.checkpoints import Checkpoints
 from transformer.run.meter import LARGEST, diverged
 from transformer.run.records import announce
 from transformer.run.stop import unless_closed
-from transformer.trained import (
-    abstract_params,
-    chosen_step,
-    imported_vocabulary,
-    open_run,
-)
+from transformer.trained import abstract_params, chosen_step, open_run
 from transformer.translate import Translator
 
 _SAMPLES = 10
@@ -93,10 +88,10 @@ def evaluate_held(
     """
     closed: list[BrokenPipeError] = []
     log = unless_closed(log, closed.append)
-    settings, _ = open_run(workdir)
+    settings, vocabulary = open_run(workdir)
     measures.measure_of(settings.data)
     if prepared is None:
-        prepared = prepare(settings, workdir, log, imported_vocabulary(workdir))
+        prepared = prepare(settings, workdir, log, vocabulary)
     sized = sizes.here(settings, prepared.vocabulary.target.size)
     log(sizes.line(sized))
     it = _evaluated(workdir, settings, prepared, step, average, log)

@@ -85,9 +85,10 @@ def _train(
     adopt_config(settings, workdir)
     try:
         with handled([signal.SIGTERM], _terminate):
-            vocabulary = imported_vocabulary(workdir)
             if origin:
                 vocabulary = origin.vocabulary(settings)
+            else:
+                vocabulary = imported_vocabulary(workdir)
             prepared = prepare(settings, workdir, log, vocabulary)
         start = warm_start.Start()
         if origin:

@@ -36,9 +36,9 @@ def open_run(workdir: Path) -> tuple[Config, Vocabulary]:
     settings = folder.read_settings(workdir)
     corpus = Path(settings.data.prepared or workdir / "corpus")
     if not corpus.exists():
-        if (workdir / VOCABULARY).is_dir():
-            corpus = workdir / VOCABULARY  # of an imported model, not trained yet
-        elif settings.data.prepared:
+        if imported := imported_vocabulary(workdir):
+            return settings, imported  # not trained yet
+        if settings.data.prepared:
             remedy = "put it back"
             if not corpus.is_absolute():
                 remedy = "run this from the folder that the run was trained from"

@@ -94,6 +94,15 @@ class Translator:
         place = NamedSharding(self.mesh, parallel.BY_ROWS)
         return jax.make_array_from_callback(rows.shape, place, rows.__getitem__)
 
+    def _fetched(self, compute: Callable[..., Any], *ids: np.ndarray) -> Any:
+        """Compute from rows of ids on the devices, and return the results here.
+
+        Raises:
+          UserError: if the rows are too long for the memory of a device.
+        """
+        with memory.enough(*fitting.LINES):
+            return hosts.fetch(compute(*map(self._spread, ids)))
+
     def search(self, **changes: Any) -> Search:
         """Return the configured search with some settings changed, None = unchanged."""
         usual = self.settings.decode
@@ -220,8 +229,7 @@ class Translator:
         results = [0.0] * len(sources)
         for group in self._fitted(lengths, _LOGIT_TOKENS):
             ids = (group.padded(side) for side in (source_ids, target_ids))
-            with memory.enough(*fitting.LINES):
-                found = hosts.fetch(self._totals(*map(self._spread, ids))).tolist()
+            found = self._fetched(self._totals, *ids).tolist()
             for row, total in zip(group.rows, found, strict=False):
                 results[row] = total
         return results
@@ -235,9 +243,8 @@ class Translator:
         ids = self.source_ids(lines)
         results: list[np.ndarray] = [np.empty(0)] * len(lines)
         for group in self.groups([len(sequence) for sequence in ids]):
-            with memory.enough(*fitting.LINES):
-                source = self._spread(group.padded(ids))
-                encoded = hosts.fetch(_encode(self.model, self.params, source))
+            of = functools.partial(_encode, self.model, self.params)
+            encoded = self._fetched(of, group.padded(ids))
             for row, states in zip(group.rows, encoded, strict=False):
                 results[row] = states[: len(ids[row])]
         return results
@@ -276,10 +283,8 @@ class Translator:
         inputs = [[BOS, *ids] for ids in target_ids]
         for group in self._fitted(lengths, _WEIGHT_TOKENS):
             ids = (group.padded(side) for side in (source_ids, inputs))
-            with memory.enough(*fitting.LINES):
-                spread = map(self._spread, ids)
-                found = _attention_weights(self.model, self.params, *spread)
-                weights = hosts.fetch(found)
+            of = functools.partial(_attention_weights, self.model, self.params)
+            weights = self._fetched(of, *ids)
             if not weights:
                 kind = self.settings.model.kind
                 raise UserError(

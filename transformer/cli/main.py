@@ -21,8 +21,18 @@ from transformer.cli.commands import COMMANDS
 from transformer.cli.parse import parse
 from transformer.config import UserError
 
-# EFBIG: a limit on the size of files (ulimit -f).
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
+# What a user can do about errors of the operating system.
+_REMEDIES = {
+    errno.ENAMETOOLONG: "choose a shorter one",
+    **dict.fromkeys(
+        (errno.EACCES, errno.EPERM), "change its permissions or choose another"
+    ),
+    # EFBIG: a limit on the size of files (ulimit -f).
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG),
+        "make room or choose another folder",
+    ),
+}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -49,13 +59,9 @@ def main(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         return 141
     except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            return _complain(f"{error}; choose a shorter one", 2)
-        if error.errno in (errno.EACCES, errno.EPERM):
-            return _complain(f"{error}; change its permissions or choose another", 2)
-        if error.errno not in _NO_ROOM:
+        if error.errno not in _REMEDIES:
             raise
-        return _complain(f"{error}; make room or choose another folder", 2)
+        return _complain(f"{error}; {_REMEDIES[error.errno]}", 2)
     except KeyboardInterrupt:
         return _complain("interrupted", 130)
 

@@ -39,8 +39,8 @@ def holding(folder: Path) -> Iterator[None]:
     try:
         number = os.open(path, flags, 0o666)
     except OSError as error:
-        there = os.access(folder, os.W_OK)
-        remedy = "remove it" if there else "make its folder writable"
+        writable = os.access(folder, os.W_OK)
+        remedy = "remove it" if writable else "make its folder writable"
         raise UserError(
             f"{path}: expected a writable file, got: {error.strerror}; {remedy}"
         ) from None

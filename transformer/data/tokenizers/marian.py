@@ -7,12 +7,12 @@ import functools
 import hashlib
 import json
 import pathlib
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from transformer import config
 from transformer.config import UserError
+from transformer.config.checks import UTF8
 from transformer.data.tokenizers.sentence_piece import (
     check_no_bytes,
     labels_of,
@@ -23,7 +23,6 @@ from transformer.data.tokenizers.sentence_piece import (
 from transformer.data.tokenizers.tokenizer import OfText, Texts, word_numbers
 from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
 
-_SURROGATE = re.compile("[\ud800-\udfff]")  # JSON can write one, UTF-8 cannot
 _NUMBERS = "vocab.json"  # beside a .spm file: the number of each piece
 
 
@@ -186,8 +185,8 @@ def rest_of(numbers: Mapping[str, int], name: str) -> list[str]:
             f"{len(numbers):,} pieces, each once, got others; give the list that "
             "belongs to the model"
         )
-    if half := next((piece for piece in numbers if _SURROGATE.search(piece)), ""):
-        raise UserError(
+    if half := next((piece for piece in numbers if not UTF8.passes(piece)), ""):
+        raise UserError(  # JSON can write one
             f"{name}: expected pieces of text, got {half!r}, half of a character; give "
             "the list that belongs to the model"
         )

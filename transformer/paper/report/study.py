@@ -125,7 +125,11 @@ def study_name(run: Run) -> str:
 
 
 def is_faithful(run: Run) -> bool:
-    """Return whether the paper's values are of the same data, sizes and steps."""
+    """Return whether the paper's values stand beside ours.
+
+    Those of Table 2 always do, with a note on what differs; those of Table 3 only where
+    data, sizes and steps are the paper's.
+    """
     return run.table == 2 or (is_on_its_data(run) and not run.departures)
 
 

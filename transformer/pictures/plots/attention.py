@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from transformer.pictures.plots.picture import Picture
+from transformer.pictures.plots.picture import Picture, legend_height
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -131,7 +131,7 @@ def head_lines(
             panels[0].plot([], [], color=colour, linewidth=4, label=name)
         figure.legend(loc="outside lower center", ncols=across)
 
-    height = 0.7 + 0.22 * -(-len(heads) // across)
+    height = 0.7 + legend_height(len(heads), across)
     return Picture(paint, width, height + len(every) * (1.8 + 0.17 * letters))
 
 

@@ -6,7 +6,13 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from transformer.pictures.plots.picture import OURS, PLAIN, Picture, even_ticks
+from transformer.pictures.plots.picture import (
+    OURS,
+    PLAIN,
+    Picture,
+    even_ticks,
+    legend_height,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -102,8 +108,8 @@ def panels(
         handles = [every[0].plot([], [], **styles[name])[0] for name in names]
         figure.legend(handles, names, loc="outside lower center", ncols=columns)
 
-    legend = 0.22 * -(-len(names) // columns)
-    return Picture(paint, _CURVES_WIDTH, 1.3 + legend + 2.4 * len(panels))
+    height = 1.3 + legend_height(len(names), columns) + 2.4 * len(panels)
+    return Picture(paint, _CURVES_WIDTH, height)
 
 
 def _draw(axes: Axes, points: Sequence[tuple[float, float]], **how: Any) -> None:

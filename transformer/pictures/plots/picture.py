@@ -95,6 +95,11 @@ class Picture(NamedTuple):
             figure.savefig(file, format=form, metadata=metadata, **options)
 
 
+def legend_height(names: int, columns: int) -> float:
+    """Return the height of a legend below the axes, in inches."""
+    return 0.22 * -(-names // columns)
+
+
 def even_ticks(axes: Axes, which: Literal["x", "y"]) -> None:
     """Make an axis logarithmic, with round ticks even over a factor of less than 20."""
     from matplotlib.ticker import (
