@@ -63,10 +63,11 @@ def workdir_of(tmp_path, monkeypatch):
     The function takes the module whose ``load`` they call, the settings and the
     translator, and returns the workdir.
     """
-    from transformer import config, parallel
+    from transformer import parallel
+    from transformer.run.folder import write_settings
 
     def put(module, settings, translator):
-        (tmp_path / "config.json").write_text(config.to_json(settings))
+        write_settings(tmp_path, settings)
         monkeypatch.setattr(parallel, "start", lambda device: f"devices: {device}")
         monkeypatch.setattr(module, "load", lambda workdir, step: translator)
         return tmp_path
@@ -103,9 +104,9 @@ def trained(tmp_path):
     """Return the folder of a run that holds only its configuration."""
     from support.configs import base
 
-    from transformer import config
+    from transformer.run.folder import write_settings
 
-    (tmp_path / "config.json").write_text(config.to_json(base()))
+    write_settings(tmp_path, base())
     return tmp_path
 
 

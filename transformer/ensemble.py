@@ -56,8 +56,8 @@ class Ensemble(Translator):
 
     def _totals(self, source: jax.Array, target: jax.Array) -> jax.Array:
         each = [
-            _token_log_probabilities(member.model, member.params, source, target)
-            for member in self.members
+            _token_log_probabilities(one.model, self.mesh, one.params, source, target)
+            for one in self.members
         ]
         mean = jax.nn.logsumexp(jnp.stack(each), axis=0) - jnp.log(len(each))
         return jnp.where(target != PAD, mean, 0.0).sum(-1)
@@ -79,7 +79,7 @@ class Ensemble(Translator):
         )
 
 
-_token_log_probabilities = jax.jit(objective.token_log_probabilities, static_argnums=0)
+_token_log_probabilities = translate.by_rows(objective.token_log_probabilities)
 
 
 def load(

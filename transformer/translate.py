@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
 from transformer import decode, demands, fitting, models, objective, parallel
 from transformer.batch_search import BatchSearch
@@ -21,6 +21,7 @@ from transformer.decode import Constraint
 from transformer.files.chunks import PAUSE, chunks
 from transformer.ids import BOS, EOS
 from transformer.metrics import heads
+from transformer.models import Model
 from transformer.parallel import hosts, memory, sizes
 from transformer.search import Search, changed
 from transformer.trained import complain, restore
@@ -236,14 +237,14 @@ class Translator:
 
     def _totals(self, source: jax.Array, target: jax.Array) -> jax.Array:
         """Return the log-probability of each target (B,), of ids (B, S) and (B, T)."""
-        return _log_probabilities(self.model, self.params, source, target)
+        return _log_probabilities(self.model, self.mesh, self.params, source, target)
 
     def encode(self, lines: Sequence[str]) -> list[np.ndarray]:
         """Return the encoder's output of each line, (S, D), EOS included."""
         ids = self.source_ids(lines)
         results: list[np.ndarray] = [np.empty(0)] * len(lines)
         for group in self.groups([len(sequence) for sequence in ids]):
-            of = functools.partial(_encode, self.model, self.params)
+            of = functools.partial(_encode, self.model, self.mesh, self.params)
             encoded = self._fetched(of, group.padded(ids))
             for row, states in zip(group.rows, encoded, strict=False):
                 results[row] = states[: len(ids[row])]
@@ -283,7 +284,9 @@ class Translator:
         inputs = [[BOS, *ids] for ids in target_ids]
         for group in self._fitted(lengths, _WEIGHT_TOKENS):
             ids = (group.padded(side) for side in (source_ids, inputs))
-            of = functools.partial(_attention_weights, self.model, self.params)
+            of = functools.partial(
+                _attention_weights, self.model, self.mesh, self.params
+            )
             weights = self._fetched(of, *ids)
             if not weights:
                 kind = self.settings.model.kind
@@ -436,9 +439,30 @@ def _says_something(line: Any, ids: Sequence[int]) -> bool:
 # ------------------------------------------------------------------- jitted functions
 
 
-_log_probabilities = jax.jit(objective.log_probabilities, static_argnums=0)
-_encode = jax.jit(models.encode, static_argnums=0)
-_attention_weights = jax.jit(models.attention_weights, static_argnums=0)
+def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function of a model so that each device computes it for its own rows.
+
+    The kernels of a TPU are not divided among devices by the compiler.
+
+    Args:
+      function: takes a model, its parameters and arrays whose first axis is the batch,
+        as its results have it.
+
+    Returns:
+      The function, with the mesh after the model.
+    """
+
+    def mapped(model: Model, mesh: Mesh, params: Any, *rows: jax.Array) -> Any:
+        of = functools.partial(function, model)
+        share = parallel.over_rows(mesh, of, parallel.REPLICATED, parallel.BY_ROWS)
+        return share(params, *rows)
+
+    return jax.jit(mapped, static_argnums=(0, 1))
+
+
+_log_probabilities = by_rows(objective.log_probabilities)
+_encode = by_rows(models.encode)
+_attention_weights = by_rows(models.attention_weights)
 _search_variables = jax.jit(models.search_variables, static_argnums=0)
 
 

@@ -14,7 +14,7 @@ from support.reference import assert_close
 from transformer import decode
 from transformer.data.tokenizers import Whitespace
 from transformer.decode import forbidden
-from transformer.ids import EOS
+from transformer.ids import BOS, EOS, PAD, UNK
 
 # Ids 0 to 3 are special; " ab" may be one piece, two or three.
 PIECES = ["", " ? ", "", "", " ", "a", "b", " a", "ab", " ab", ".", "b a", "c"]
@@ -55,6 +55,7 @@ def test_what_may_follow_is_what_can_be_read(ids, cut):
         assert mask[id_] == expected, (longer, cut)
         assert CONSTRAINT.accepts([*ids, id_]) == (not has_word(longer + "c"))
     assert mask[EOS] == (not has_word(text_of(ids)))
+    assert not mask[[PAD, BOS]].any()  # they write nothing, and would hide a word
 
 
 STATES = 11
@@ -95,7 +96,7 @@ def test_a_wide_beam_finds_what_enumeration_finds(prefix):
     limit, beams, rows = 4, 400, 2
     rng = np.random.default_rng(5)
     table = 2 * rng.normal(size=(rows, STATES, len(PIECES))).astype(np.float32)
-    table[:, :, [0, 1, 2]] = -60.0  # neither is enumerated
+    table[:, :, UNK] = -60.0  # is not enumerated
     cache = (
         jnp.broadcast_to(jnp.array(table), table.shape),
         jnp.arange(rows),

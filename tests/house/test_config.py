@@ -1,11 +1,10 @@
 """A configuration is checked once, with errors in the user's words."""
 
 import dataclasses
-import json
 from typing import Any, Literal
 
 import pytest
-from support.configs import base, changed, experiment
+from support.configs import base, changed, experiment, saved_form
 from support.paths import EXPERIMENTS
 
 from transformer import config
@@ -45,7 +44,7 @@ def test_a_variant_that_does_not_exist():
 
 def test_config_dict_and_mapping_resolve_to_the_same():
     assert config.resolve(experiment("base")) == base()
-    assert config.resolve(json.loads(config.to_json(base()))) == base()
+    assert config.resolve(saved_form(base())) == base()
 
 
 @pytest.mark.parametrize(
@@ -341,7 +340,7 @@ def families(monkeypatch):
 def test_the_kind_of_a_model_chooses_its_keys(families):
     resolved = config.resolve(toy())
     assert isinstance(resolved.model, Toy) and resolved.model.cell == "gru"
-    assert config.resolve(json.loads(config.to_json(resolved))) == resolved
+    assert config.resolve(saved_form(resolved)) == resolved
     with pytest.raises(UserError, match="model.kind: expected transformer, got 'toy'"):
         config.transformer(resolved.model)
     assert config.transformer(base().model) is not None
@@ -380,7 +379,7 @@ def test_a_missing_key_is_named():
 
 
 def test_a_run_from_before_there_were_devices_can_be_read():
-    values = json.loads(config.to_json(base()))
+    values = saved_form(base())
     assert config.resolve_saved(values) == base()
     del values["parallel"], values["data"]["digits"]
     # What it did is today's default, on a CPU.
@@ -398,19 +397,19 @@ def test_a_run_from_before_there_were_devices_can_be_read():
 
 def test_a_run_of_another_model_has_no_newer_keys_of_a_transformer():
     its = config.resolve(experiment("rnnsearch"))
-    assert config.resolve_saved(json.loads(config.to_json(its))) == its
+    assert config.resolve_saved(saved_form(its)) == its
 
 
 @pytest.mark.parametrize("key", config.NEWER)
 def test_a_run_that_lacks_a_newer_key_can_be_read(key):
-    values = json.loads(config.to_json(base(**{key: config.NEWER[key]})))
+    values = saved_form(base(**{key: config.NEWER[key]}))
     group, name = key.split(".")
     del values[group][name]
     assert config.resolve_saved(values) == base(**{key: config.NEWER[key]})
 
 
 def test_a_run_with_keys_that_are_gone_can_be_read():
-    values = json.loads(config.to_json(base()))
+    values = saved_form(base())
     values["model"]["dropout_bits"] = "hash"
     values["tokenizer"]["algorithm"] = "bpe"
     assert config.resolve_saved(values) == base()
@@ -441,7 +440,7 @@ def test_a_config_json_of_something_else_is_refused(values, expected):
 
 @pytest.mark.parametrize("scan, layers", [(False, "unrolled"), (True, "scanned")])
 def test_a_run_whose_layers_were_scanned_or_not_can_be_read(scan, layers):
-    values = json.loads(config.to_json(base()))
+    values = saved_form(base())
     del values["parallel"]["layers"]
     values["parallel"]["scan"] = scan
     assert config.resolve_saved(values) == base(**{"parallel.layers": layers})

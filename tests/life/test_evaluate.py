@@ -16,8 +16,8 @@ from support.models import options, reference_weights
 from support.reference import assert_close
 
 import transformer
-from transformer import config, models
 from transformer import evaluate as evaluation
+from transformer import models
 from transformer import step as steps
 from transformer import train as training
 from transformer.config import UserError
@@ -31,6 +31,7 @@ from transformer.parallel import sizes
 from transformer.prepare import prepare
 from transformer.run import checkpoints
 from transformer.run.checkpoints import Checkpoints
+from transformer.run.folder import write_settings
 from transformer.trained import open_run
 
 PAIRS = {"train": 200, "validation": 5, "test": 6}
@@ -234,7 +235,7 @@ def test_an_average_that_is_asked_for_no_more_is_translated_with_no_more(run):
     settings, _ = open_run(run)
     decode = dataclasses.replace(settings.decode, average=1)
     single = dataclasses.replace(settings, decode=decode)
-    (run / "config.json").write_text(config.to_json(single))
+    write_settings(run, single)
     evaluate(run, log=lambda line: None)
     assert "average" not in results(run) and not any((run / "averaged").iterdir())
     assert_same_params(transformer.load(run).params, saved_params(run, 40))
@@ -247,9 +248,7 @@ def test_an_average_that_is_asked_for_no_more_is_translated_with_no_more(run):
 def test_more_checkpoints_to_average_than_are_kept_are_told(run):
     settings, _ = open_run(run)
     decode = dataclasses.replace(settings.decode, average=20)
-    (run / "config.json").write_text(
-        config.to_json(dataclasses.replace(settings, decode=decode))
-    )
+    write_settings(run, dataclasses.replace(settings, decode=decode))
     said: list[str] = []
     evaluate(run, log=said.append)
     (warning,) = [line for line in said if line.startswith("warning: 20 checkpoints")]
@@ -277,7 +276,7 @@ def test_an_average_is_for_inference_only(run):
     longer = dataclasses.replace(
         settings, train=dataclasses.replace(settings.train, steps=50)
     )
-    (run / "config.json").write_text(config.to_json(longer))
+    write_settings(run, longer)
     with pytest.raises(UserError, match="inference-only.*training cannot resume"):
         training.train(longer, run, log=lambda line: None)
 

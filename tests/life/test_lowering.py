@@ -140,11 +140,11 @@ def search(how: Search, c: Config, model: Model) -> Any:
 
 def score(c: Config, model: Model) -> Any:
     trace = translate._log_probabilities.trace
-    return trace(model, models.abstract(model), ids(), ids())
+    return trace(model, one_device(), models.abstract(model), ids(), ids())
 
 
 def encode(c: Config, model: Model) -> Any:
-    return translate._encode.trace(model, models.abstract(model), ids())
+    return translate._encode.trace(model, one_device(), models.abstract(model), ids())
 
 
 def one_device() -> Any:

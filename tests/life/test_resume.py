@@ -34,7 +34,7 @@ from support.runs import (
     tiny_run,
 )
 
-from transformer import config, parallel, programs, train
+from transformer import parallel, programs, train
 from transformer import step as steps
 from transformer.cli import main as cli
 from transformer.config import Config, UserError
@@ -319,7 +319,7 @@ def test_another_vocabulary_is_refused(settings, unbroken, tmp_path):
     (texts / "train.en").write_text(text.replace("nine", "niner"), encoding="utf-8")
     data = dataclasses.replace(settings.data, dir=str(texts))
     changed = dataclasses.replace(settings, data=data)
-    (workdir / "config.json").write_text(config.to_json(changed))
+    folder.write_settings(workdir, changed)
     before = files_of(workdir / "checkpoints")
     with pytest.raises(UserError, match="step 20: expected vocabulary .*, got .*"):
         train.train(changed, workdir, ignore)

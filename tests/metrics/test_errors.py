@@ -6,7 +6,7 @@ import random
 import pytest
 
 from transformer.config import UserError
-from transformer.metrics.errors import edit_distance, score_all
+from transformer.metrics.errors import edit_distance, line_counts, score_all
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,9 @@ def test_rates_are_sums_over_all_lines():
 
 
 def test_counts_that_differ_are_refused():
-    with pytest.raises(UserError, match="got 1 and 2; give one per line"):
+    with pytest.raises(UserError, match="got 1 hypotheses and 2 references"):
         score_all(["a"], ["a", "b"], "")
-    with pytest.raises(UserError, match="at least one, got 0 and 0"):
+    with pytest.raises(UserError, match="expected at least one line, got none"):
         score_all([], [], "")
+    with pytest.raises(UserError, match="got 2 hypotheses and 1 references"):
+        line_counts(["a", "b"], ["a"], "per", "")

@@ -19,6 +19,7 @@ from transformer.metrics import errors
 from transformer.paper import kept, runs
 from transformer.paper.report.study import Study
 from transformer.paper.statistics import holm
+from transformer.run.folder import write_settings
 
 DOCS = (ROOT / "docs" / "results.md").read_text()
 REFERENCES = [f"h a l {i} o" for i in range(50)]
@@ -40,7 +41,7 @@ def write(folder: Path, row: str, seed: int, perplexity: float, wrong: int) -> N
     settings = config.resolve(values)
     place = folder / row / f"seed_{seed}"
     place.mkdir(parents=True)
-    (place / "config.json").write_text(config.to_json(settings))
+    write_settings(place, settings)
     record = {
         "vocabulary_digest": "0123456789abcdef",
         "data": {"test": {"/some/where/dut/test.phonemes": {"sha256": "f" * 64}}},

@@ -12,6 +12,7 @@ from support.paths import EXPERIMENTS, ROOT
 from transformer import config
 from transformer.cli import main as cli
 from transformer.paper.rows import TABLE4
+from transformer.run.folder import write_settings
 
 TREE = "(TOP (S (XX a)))"
 SIGNATURE = "COLLINS.prm|tags:gold|failed:left_out|lines:1200|errors:3|skips:0"
@@ -24,7 +25,7 @@ def write(folder: Path, variant: str, f1: float, seed: int = 0, **changes: Any) 
     values["data"]["dir"] = str(folder)
     settings = config.resolve(values)
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(config.to_json(settings))
+    write_settings(folder, settings)
     sums = {"lines": 4, "sha256": "f" * 64}
     record = {
         "vocabulary_digest": "0123456789abcdef",

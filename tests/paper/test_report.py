@@ -27,6 +27,7 @@ from transformer.paper.report.costs import operations
 from transformer.paper.report.study import Study
 from transformer.pictures import plots, tables
 from transformer.prepare import prepare
+from transformer.run.folder import write_settings
 from transformer.tools import flops
 
 WORDS = "der Hund läuft heute schnell durch den alten Park nach Hause".split()
@@ -68,7 +69,7 @@ def write(
 ) -> Path:
     """Write the files of a finished run."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(config.to_json(settings))
+    write_settings(folder, settings)
     about = {
         "vocabulary_digest": "0123456789abcdef",
         "data": {"test": {"a/test.en": {"lines": 40, "sha256": "f" * 64}}},

@@ -18,6 +18,7 @@ from transformer.cli import main as cli
 from transformer.config import Config
 from transformer.data.corpus import Corpus
 from transformer.prepare import prepare
+from transformer.run.folder import write_settings
 from transformer.tools import flops
 
 RESULTS = EXPERIMENTS / "results"
@@ -42,7 +43,7 @@ def settings_of(name: str, seed: int = 0, member: str = "", **changes: Any) -> C
 def write(folder: Path, settings: Config, bleu: float = 30.0, **changes: Any) -> Path:
     """Write the files of a run that was evaluated."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(config.to_json(settings))
+    write_settings(folder, settings)
     record = RECORD | changes.pop("record", {})
     (folder / "record.json").write_text(json.dumps(record))
     measured = {

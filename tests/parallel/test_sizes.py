@@ -1,12 +1,11 @@
 """Sizes that only round differently follow the device."""
 
 import dataclasses
-import json
 
 import jax
 import numpy as np
 import pytest
-from support.configs import base, experiment
+from support.configs import base, experiment, saved_form
 
 from transformer import config
 from transformer.data.batches import in_order
@@ -136,7 +135,7 @@ def test_every_experiment_leaves_them_to_the_device():
 def test_a_run_may_go_on_with_others():
     assert config.other_run(BASE, GIVEN) == config.other_run(GIVEN, BASE) == []
     # What was saved by a version that had no 0 goes on too.
-    values = json.loads(config.to_json(base(**{"loss.block": 512})))
+    values = saved_form(base(**{"loss.block": 512}))
     assert config.other_run(config.resolve_saved(values), BASE) == []
     other = base(**{"loss.block": 7, "loss.smoothing": 0.0, "decode.beam": 9})
     assert config.other_run(BASE, other) == [

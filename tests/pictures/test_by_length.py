@@ -9,10 +9,10 @@ import pytest
 from support.calls import error
 from support.configs import base
 
-from transformer import config
 from transformer.cli import main as cli
 from transformer.metrics.bleu import corpus_bleu
 from transformer.pictures import by_length
+from transformer.run.folder import write_settings
 
 SOURCES = ["a b c", "a b c d", "a b c d e", "a b c d e f g", "", "h i j k l m n o p q"]
 REFERENCES = ["w x y z", "v w x y z", "v w x y z", "u v w x y z", "", "r s t u v w x"]
@@ -25,7 +25,7 @@ def write(
 ) -> Path:
     """Write the configuration and the results of a run."""
     folder.mkdir(parents=True)
-    (folder / "config.json").write_text(config.to_json(base(**keys)))
+    write_settings(folder, base(**keys))
     sentences = [
         {"source": s, "reference": r, "last": x}
         for s, r, x in zip(SOURCES, REFERENCES, lines, strict=True)
@@ -211,7 +211,7 @@ def test_mistakes_are_one_line(runs, tmp_path, capsys, monkeypatch, flags, wante
         }
 
     (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "config.json").write_text(config.to_json(base()))
+    write_settings(tmp_path / "old", base())
     (tmp_path / "old" / "results.json").write_text('{"last": {}}')
     write(tmp_path / "other", GOOD, sentences(["a b c", *SOURCES[:5]], REFERENCES))
     write(tmp_path / "fewer", GOOD, sentences(SOURCES[:3], REFERENCES[:3]))

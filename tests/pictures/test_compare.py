@@ -13,11 +13,11 @@ from support.calls import error
 from support.configs import base
 from support.paths import SHARED
 
-from transformer import config
 from transformer.cli import main as cli
 from transformer.config import UserError
 from transformer.metrics import chrf_ter, significance
 from transformer.pictures import differences
+from transformer.run.folder import write_settings
 
 DATA = SHARED / "data" / "bleu-reference"
 needs_data = pytest.mark.skipif(
@@ -32,7 +32,7 @@ SECOND = ["w x y", "v w <b> y z", "v w x y", "u v x w"]
 def write(folder: Path, lines: list[str], sources=SOURCES, **keys: str) -> Path:
     """Write the configuration and the results of a run."""
     folder.mkdir()
-    (folder / "config.json").write_text(config.to_json(base(**keys)))
+    write_settings(folder, base(**keys))
     texts = zip(sources, REFERENCES, lines, strict=True)
     sentences = [{"source": s, "reference": r, "last": x} for s, r, x in texts]
     results = {"last": {"perplexity": 2.0}, "sentences": sentences}

@@ -37,10 +37,11 @@ from support.runs import (
     tiny_run,
 )
 
-from transformer import config, models, parallel, programs, train
+from transformer import config, models, parallel, programs, train, translate
 from transformer import step as steps
 from transformer.config import Config
 from transformer.data.tokenizers import Bytes, Vocabulary
+from transformer.ensemble import Ensemble
 from transformer.models import counts
 from transformer.nn.hardware import Hardware
 from transformer.run.folder import read_results, read_settings
@@ -257,7 +258,8 @@ def run_of(folder: Path) -> Config:
             "model.attention_dropout": 0.1,
             "model.vocab_size": 24,
             "batch.shapes": 1,
-            "batch.multiple": 8,
+            "batch.multiple": 24,  # for eight devices, or six
+            "batch.tokens": 192,
             "train.steps": LAST,
             "train.evaluate_every": 0,
             "train.checkpoint_every": 2,
@@ -342,7 +344,7 @@ def test_a_run_goes_on_on_other_devices(unbroken, tmp_path):
 
 
 def start_processes(settings: Config, workdir: Path) -> list[subprocess.Popen[str]]:
-    """Start a run as two processes of four devices each."""
+    """Start a run as two processes of three devices each."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -353,7 +355,7 @@ def start_processes(settings: Config, workdir: Path) -> list[subprocess.Popen[st
                 *(f"--coordinator=127.0.0.1:{port}", "--num_processes=2"),
                 f"--process_id={number}",
             ],
-            env=os.environ | {"JAX_NUM_CPU_DEVICES": "4"},
+            env=os.environ | {"JAX_NUM_CPU_DEVICES": "3"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -371,13 +373,14 @@ def wait_for(workdir: Path, step: int) -> None:
 
 def test_two_processes_are_one(unbroken, tmp_path):
     settings, expected = unbroken
+    # The middle row of the mesh is of both: neither has a block of its own.
     there = dataclasses.replace(settings.parallel, fsdp=2)
     spread = dataclasses.replace(settings, parallel=there)
     workdir = tmp_path / "run"
     first, second = start_processes(spread, workdir)
     output, silent = first.communicate()[0], second.communicate()[0]
     assert (first.returncode, second.returncode) == (0, 0), output + silent
-    assert "spread over 8 devices: data 4 x fsdp 2 x tensor 1" in output
+    assert "spread over 6 devices: data 3 x fsdp 2 x tensor 1" in output
     assert f"step {LAST}/{LAST}" in output and "step" not in silent
     assert_same_run(workdir, expected)
 
@@ -446,6 +449,27 @@ def test_eight_devices_translate_as_one():
     assert_close(*scores, roundings=300)
     for state, wanted in zip(eight.encode(lines), one.encode(lines), strict=True):
         assert_close(state, wanted, roundings=300, magnitude=1)
+    ids = eight.source_ids(lines), [[*range(4, 4 + i % 7)] for i in range(len(lines))]
+    found, expected = (dict(x.attentions(*ids)) for x in (eight, one))
+    assert found.keys() == expected.keys() == set(range(len(lines)))
+    for row, here in found.items():
+        for kind, weights in here.weights.items():
+            assert_close(weights, expected[row].weights[kind], 300, magnitude=1)
+    two = [Ensemble([x, x]) for x in (eight, one)]
+    assert_close(*(x.score(lines, lines[::-1]) for x in two), roundings=300)
+
+
+@pytest.mark.parametrize("name", ["_log_probabilities", "_encode"])
+def test_a_score_on_eight_devices_lowers_for_tpus(name):
+    """The compiler does not divide a TPU's kernels among devices."""
+    widths = {"model.d_k": 16, "model.d_v": 16, "model.d_model": 128}
+    settings = tiny(**widths, **{"model.heads": 8, "model.dtype": "bfloat16"})
+    model = models.make(settings, V, V, hardware=Hardware("tpu"))
+    mesh = parallel.replica_mesh(jax.devices())
+    ids = [jax.ShapeDtypeStruct((ROWS, 16), jnp.int32)] * (1 + (name[1] == "l"))
+    traced = getattr(translate, name).trace(model, mesh, models.abstract(model), *ids)
+    text = traced.lower(lowering_platforms=("tpu",)).as_text()
+    assert text.count("@tpu_custom_call") == (3 if name[1] == "l" else 1)
 
 
 @pytest.mark.parametrize("shape", leave(MESHES, MESHES[:3]))

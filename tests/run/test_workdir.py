@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from support.configs import base
+from support.configs import base, saved_form
 
 from transformer import config
 from transformer.config import UserError
@@ -28,7 +28,7 @@ def test_one_changed_digit_of_the_configuration_is_told(tmp_path):
 
 
 def test_a_configuration_without_a_seal_is_taken_as_it_is(tmp_path):
-    (tmp_path / "config.json").write_text(config.to_json(SETTINGS))
+    folder.write_settings(tmp_path, SETTINGS)
     assert folder.read_settings(tmp_path) == SETTINGS
 
 
@@ -45,7 +45,7 @@ ODD = [
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_configuration_of_something_else_is_one_line(tmp_path, odd, whole):
-    values = json.loads(config.to_json(SETTINGS)) if whole else {}
+    values = saved_form(SETTINGS) if whole else {}
     (tmp_path / "config.json").write_text(json.dumps(values | odd))
     with pytest.raises(UserError, match=r"config.json: config: "):
         folder.read_settings(tmp_path)

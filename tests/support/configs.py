@@ -1,6 +1,8 @@
 """Configurations: from files of experiments/, and as changes to base.py."""
 
+import dataclasses
 import importlib.util
+import json
 from typing import Any
 
 import pytest
@@ -31,6 +33,11 @@ def rows_of(name: str) -> dict[str, dict[str, Any]]:
 def base(**changes: object) -> Config:
     """Resolve experiments/base.py with changes such as ``{"model.heads": 4}``."""
     return config.resolve(changed(changes))
+
+
+def saved_form(settings: Config) -> dict[str, Any]:
+    """Return what is left of a configuration once it was written as JSON and read."""
+    return json.loads(json.dumps(dataclasses.asdict(settings)))
 
 
 def changed(changes: dict[str, object]) -> dict:

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 import pytest
 from support.ablations import FAKE, STEPS, TABLE3, TRAIN, write_results
 from support.calls import error
-from support.configs import base
+from support.configs import base, saved_form
 from support.paths import EXPERIMENTS, ROOT
 from support.runs import write_digits
 
-from transformer import config
 from transformer.cli import main as cli
 from transformer.cli.parse import resolved
+from transformer.run.folder import write_settings
 from transformer.tools.ablate import runs as planned
 from transformer.tools.ablate import watch
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("hasty")
 
 def test_the_configuration_of_a_run_has_neither_rows_nor_variants(tmp_path, capsys):
     file = tmp_path / "config.json"
-    file.write_text(config.to_json(base()))
+    write_settings(tmp_path, base())
     call = ["ablate", f"--config={file}", "--rows=all", f"--workdir={tmp_path}"]
     assert "expected a file with ROWS" in error(capsys, *call)
     said = error(capsys, "params", f"--config={file}:big")
@@ -67,7 +67,7 @@ def keep(folder, row, *changes):
     given = [f"{TABLE3}:{row},data=numbers", *changes, "--config.data.dir=theirs"]
     write_results(place := folder / row / "seed_0", step=8)
     settings = resolved([*given, "--config.train.steps=8"])
-    (place / "config.json").write_text(config.to_json(settings))
+    write_settings(place, settings)
 
 
 def test_what_is_kept_elsewhere_is_not_trained_again(tmp_path, capsys):
@@ -104,7 +104,7 @@ def test_a_row_that_is_no_name_of_a_folder(tmp_path, capsys, row):
         f"ROWS = {{'base': {{}}, {row!r}: {{}}}}\n"
         "from ml_collections import ConfigDict\n"
         "def get_config(variant=''):\n    return ConfigDict(CONFIG)\n"
-        f"CONFIG = {json.loads(config.to_json(base()))}\n"
+        f"CONFIG = {saved_form(base())}\n"
     )
     folder = tmp_path / "runs" / "here"
     call = [f"--config={file}", "--rows=base", f"--workdir={folder}", "--dry_run"]
@@ -173,7 +173,7 @@ def test_mistakes_are_one_line_and_nothing_runs(
 def test_a_workdir_of_another_configuration_is_refused(capsys, tmp_path):
     workdir = tmp_path / "E_learned" / "seed_0"
     write_results(workdir)
-    (workdir / "config.json").write_text(config.to_json(base(name="mine")))
+    write_settings(workdir, base(name="mine"))
     call = ["ablate", TABLE3, "--rows=E", f"--workdir={tmp_path}", "--dry_run"]
     text = error(capsys, *call)
     assert text.startswith(f"{workdir} belongs to another configuration; expected the ")

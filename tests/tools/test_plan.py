@@ -82,7 +82,8 @@ def test_the_bound_of_a_run_is_the_mean_over_its_shapes(monkeypatch):
     # Both sides have 768 padded tokens: the largest batch has the most rows.
     rows = plan(c, "v5e-1", "train", log=silent)
     assert rows["largest batch, rows x source x target"][:10] == "96 x 8 x 8"
-    assert rows["a step takes at least, s (a bound, not measured)"] == 1
+    assert rows["the largest step takes at least, s (a bound, not measured)"] == 1
+    assert "7,200 steps take at least, h (a bound, not measured)" not in rows
     assert rows["compilation of 2 train steps one by one here, s"] == 2 * 50
 
 

@@ -25,7 +25,6 @@ from transformer.config.compare import (
     flatten,
     other_run,
     other_steps,
-    to_json,
 )
 from transformer.config.earlier import NEWER, resolve_saved, upgraded
 from transformer.config.keys import (
@@ -87,7 +86,6 @@ __all__ = [
     "resolve",
     "resolve_saved",
     "round_up",
-    "to_json",
     "transformer",
     "type_and_checks",
     "upgraded",

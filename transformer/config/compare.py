@@ -1,4 +1,4 @@
-"""A configuration as text, and the differences between two of them."""
+"""What tells two configurations apart: their values by key, and digests of them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,6 @@ def flatten(config: Any, prefix: str = "") -> dict[str, Any]:
         else:
             flat[prefix + field.name] = value
     return flat
-
-
-def to_json(config: Config) -> str:
-    """Return the resolved configuration as indented JSON, the text of config.json."""
-    return json.dumps(dataclasses.asdict(config), indent=2, sort_keys=True) + "\n"
 
 
 def digest(config: Any) -> str:

@@ -110,7 +110,8 @@ def forbidden(spellings: Sequence[str], words: Sequence[str]) -> Forbidden:
     """Make the constraint that no output contains any of some words.
 
     Args:
-      spellings: what each id adds to a text, "" for special ones.
+      spellings: what each id adds to a text, "" for special ones; of these only EOS
+        may be written.
       words: each of letters only, see ``is_word``.
     """
     trie: list[dict[str, int]] = [{} for _ in range(_NODES)]
@@ -146,13 +147,15 @@ def forbidden(spellings: Sequence[str], words: Sequence[str]) -> Forbidden:
         others = {node: run(node, text) for node in after.get(text[:1], ())}
         others = {node: state for node, state in others.items() if state != inside}
         key = begins, inside, between, tuple(others.items())
-        if not text:  # EOS has a column of its own: it is an end
+        if not text:
             key = id_ == EOS
         if key not in known:
             known[key] = len(made)
             column = np.full(len(trie), inside)
-            if not text:
+            if id_ == EOS:
                 column = np.arange(len(trie))
+            elif not text:  # would take a place and write nothing
+                column[:] = _DEAD
             elif begins:
                 column[_BETWEEN] = between
                 column[[*others]] = [*others.values()]

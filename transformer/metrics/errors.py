@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from transformer.config import UserError
+from transformer.metrics.bleu import check_counts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,15 +52,7 @@ def score_all(
     >>> [score.value for score in score_all(["a b", "c"], ["a b", "d e"], "").values()]
     [50.0, 50.0]
     """
-    if len(hypotheses) != len(references) or not references:
-        raise UserError(
-            f"expected as many outputs as references, at least one, got "
-            f"{len(hypotheses)} and {len(references)}; give one per line"
-        )
-    pairs = [
-        (hypothesis.split(), reference.split())
-        for hypothesis, reference in zip(hypotheses, references, strict=True)
-    ]
+    pairs = _pairs(hypotheses, references)
     wrong = sum(ours != theirs for ours, theirs in pairs)
     edits = sum(edit_distance(ours, theirs) for ours, theirs in pairs)
     symbols = sum(len(theirs) for _, theirs in pairs)
@@ -87,16 +79,24 @@ def line_counts(
 
     Returns:
       (lines, 2): wrong lines and lines, or edits and symbols of the reference.
+
+    Raises:
+      UserError: as ``score_all``.
     """
     import numpy as np
 
-    pairs = [
-        (hypothesis.split(), reference.split())
-        for hypothesis, reference in zip(hypotheses, references, strict=True)
-    ]
+    pairs = _pairs(hypotheses, references)
     if variant == "wer":
         return np.array([[ours != theirs, 1] for ours, theirs in pairs], int)
     return np.array([[edit_distance(a, b), len(b)] for a, b in pairs], int)
+
+
+def _pairs(
+    hypotheses: Sequence[str], references: Sequence[str]
+) -> list[tuple[list[str], list[str]]]:
+    check_counts(hypotheses, references)
+    pairs = zip(hypotheses, references, strict=True)
+    return [(ours.split(), theirs.split()) for ours, theirs in pairs]
 
 
 def of_counts(counts: np.ndarray, variant: str) -> float:

@@ -136,7 +136,8 @@ class Votes:
     def __init__(self, mesh: Mesh) -> None:
         """Prepare votes on one question, of all processes with devices in a mesh."""
         self._each = NamedSharding(mesh, P(mesh.axis_names))
-        self._own_devices = mesh.local_mesh.size
+        # Not mesh.local_mesh: a host's devices need not lie together in the mesh.
+        self._own_devices = len(self._each.addressable_devices)
         replicated = NamedSharding(mesh, P())
         self._add = jax.jit(lambda votes: votes.sum(0), out_shardings=replicated)
         self.discard()

@@ -50,7 +50,6 @@ class Whitespace(OfText):
 
     @classmethod
     def load(cls, path: pathlib.Path) -> Whitespace:
-        # Only "\n" ends a line here: a word may hold other "line ends" of Unicode.
         return cls(path.read_bytes().decode().split("\n")[len(SPECIAL) : -1])
 
     @property

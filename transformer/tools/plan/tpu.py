@@ -166,13 +166,22 @@ def _record(program: Program) -> dict[str, Any]:
 def _step(
     settings: Config, chip: Chip, work: Work, found: Mapping[Shape, Program]
 ) -> dict[str, Any]:
-    """Return the bound on the time of a step, the mean over the shapes of batches."""
+    """Return the bound on the time of a step and, with all shapes, of the run."""
     counts = {shape: p.counts for shape, p in found.items() if p.counts}
     bounds = {shape: bound(chip, n.operations, n.moved) for shape, n in counts.items()}
     shares = {shape: work.shapes[shape] for shape in bounds}
-    mean = sum(shares[x] * bounds[x][0] for x in bounds) / sum(shares.values())
     most = largest(shares)
     one, steps = counts[most], settings.train.steps
+    at_least = "takes at least, s (a bound, not measured)"
+    times = {f"the largest step {at_least}": bounds[most][0]}
+    if shares.keys() == work.shapes.keys():
+        mean = sum(shares[x] * bounds[x][0] for x in bounds) / sum(shares.values())
+        times = {
+            f"a step {at_least}": mean,
+            f"{steps:,} steps take at least, h (a bound, not measured)": (
+                mean * steps / 3600
+            ),
+        }
     seconds = sum(p.compile_seconds for p in found.values()) / len(found)
     return {
         "largest step, 10^12 operations per device": one.operations / 1e12,
@@ -182,10 +191,7 @@ def _step(
         ),
         "  GB sent": one.sent / 1e9,
         "  bound by": bounds[most][1],
-        "a step takes at least, s (a bound, not measured)": mean,
-        f"{steps:,} steps take at least, h (a bound, not measured)": (
-            mean * steps / 3600
-        ),
+        **times,
         f"compilation of {work.programs} train steps one by one here, s": (
             seconds * work.programs
         ),
