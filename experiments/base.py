@@ -28,7 +28,7 @@ def choose(choices: Mapping[str, Choice], name: str) -> Choice:
 
 
 def get_config(variant: str = "as_written") -> ConfigDict:
-    """Return every key there is, with the paper's value."""
+    """Return every key there is; where the paper gives a value, it is that one."""
     config = ConfigDict()
     config.name = "base"
     config.seed = 0

@@ -31,7 +31,8 @@ class State(NamedTuple):
     step: jax.Array  # () steps made
     params: Any
     opt_state: optax.ApplyIfFiniteState
-    key: jax.Array  # () the seed that dropout is derived from, by step and place
+    # () a seed, no JAX key: dropout masks are derived from it, by step and place
+    key: jax.Array
     # () what updates are multiplied by; None if neither validations nor epochs change
     # the learning rate, see ``run.course``
     factor: jax.Array | None = None
@@ -182,6 +183,7 @@ def halves(settings: Config, model: Model, mesh: Mesh | None) -> Halves:
         updates, opt_state = rule_update(
             grads, state.opt_state, state.params, norm=norm
         )
+        # optax counts only the updates that it applied.
         rate = schedule(state.step - state.opt_state.total_notfinite)
         if state.factor is not None:
             rate *= state.factor

@@ -439,7 +439,7 @@ def _says_something(line: Any, ids: Sequence[int]) -> bool:
 # ------------------------------------------------------------------- jitted functions
 
 
-def by_rows(function: Callable[..., Any]) -> Callable[..., Any]:
+def by_rows(function: Callable[..., Any]) -> jax.stages.Wrapped:
     """Compile a function of a model so that each device computes it for its own rows.
 
     The kernels of a TPU are not divided among devices by the compiler.

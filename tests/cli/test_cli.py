@@ -202,6 +202,32 @@ def test_errors_of_a_programme(capsys, monkeypatch, tmp_path):
             outcome(unexpected)
 
 
+_A_PROGRAM_GOES_ON = """
+import threading
+import jax
+from jax import lax
+from transformer.cli import main
+
+def interrupted(arguments):
+    forever = jax.jit(lambda n: lax.while_loop(lambda i: i >= 0, lambda i: i ^ 1, n))
+    threading.Thread(target=forever, args=(1,)).start()
+    raise KeyboardInterrupt
+
+main._dispatch = interrupted
+main.run()
+"""
+
+
+def test_an_interrupted_command_waits_for_no_device():
+    done = subprocess.run(
+        [sys.executable, "-c", _A_PROGRAM_GOES_ON],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert (done.returncode, done.stderr) == (130, "transformer: error: interrupted\n")
+
+
 # ---- what reaches the programmes -----------------------------------------------------
 
 
@@ -210,6 +236,7 @@ def keeps(calls):
 
     def train(settings, workdir, init_from):
         calls.append((settings, workdir, init_from))
+        return workdir / "results.json"
 
     return train
 

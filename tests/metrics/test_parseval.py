@@ -438,3 +438,9 @@ def test_damaged_trees_of_a_treebank_are_counted_by_the_definition():
     sums = total(rows)
     assert sums.sentences == 200 and 2 < sums.errors < 40 and sums.complete < 80
     assert 60 < sums.rates()["f1"] < 95 and sums.crossing > 50
+
+
+def test_few_crossing_is_two_or_fewer():
+    rows = [Counts(4, "valid", 0, 3, 3, crossing, 4, 4, 3) for crossing in range(4)]
+    sums = total(rows)
+    assert (sums.crossing, sums.no_crossing, sums.few_crossing) == (6, 1, 3)

@@ -7,9 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.models import make
+from support.models import make, model_config
 from support.reference import assert_close
 
+from transformer.models.distances import Distances
 from transformer.models.sublayers import MultiHeadAttention
 from transformer.nn.attention import Mask
 from transformer.nn.hardware import Hardware
@@ -177,3 +178,26 @@ def test_without_reach_there_is_one_vector_more_than_without_positions():
     found = run(model, with_labels)
     assert_close(found, run(plain, moved), 400)
     assert abs(found - run(plain, params)).max() > 0.1
+
+
+def test_general_scores_are_drawn_as_large_as_scaled_products():
+    """``q W k`` of unit normal q and k has the variance (K std(W))^2."""
+    c = model_config(score="general", heads=8, d_k=16, d_model=128)
+    module = MultiHeadAttention(c, Hardware("cpu"))
+    inputs = jnp.zeros((1, 2, 128))
+    drawn = jax.jit(
+        lambda: module.init(jax.random.key(0), inputs, method="keys_values")
+    )()
+    matrices = drawn["params"]["score_matrix"]
+    assert float(matrices.std()) == pytest.approx(1 / 16, rel=0.1)
+
+
+@pytest.mark.parametrize("heads", ["shared", "per_head"])
+def test_tables_of_distances_are_drawn_by_glorot(heads):
+    """Uniform in -+ sqrt(6 / (61 + 64)), of the variance 2 / 125."""
+    changes = {"positions": "relative", "clip": 30, "relative_heads": heads}
+    c = model_config(**changes, heads=4, d_k=64, d_v=64)
+    module = Distances(c, Hardware("cpu"), parent=None)
+    drawn = module.init(jax.random.key(0), jnp.zeros((1, 4, 3, 64)), None)
+    for table in drawn["params"].values():
+        assert float(table.std()) == pytest.approx((2 / 125) ** 0.5, rel=0.05)

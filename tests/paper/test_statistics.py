@@ -258,3 +258,18 @@ def test_rank_correlation_is_spearman_s(pairs):
     else:
         assert rho == pytest.approx(stats.spearmanr(first, second).statistic)
         assert 0 < p <= 1
+
+
+def test_sentences_refute_at_the_level_of_one_comparison_of_several():
+    """p = .028 is enough for one comparison, and not for one of eight."""
+    first, second = [0.0, 0.1, -0.1], [1.0, 1.1, 0.9]
+    sentences = OverSeeds(-2.2, 1.0, 1e9)
+    assert judge(first, second, "worse", 0.0, sentences).word == "contradicted"
+    found = judge(first, second, "worse", 0.0, sentences, refute=0.05 / 8)
+    assert found.word == "not enough sentences"
+
+
+def test_where_seeds_are_not_enough_one_more_is_the_least():
+    """t = 10 at one degree of freedom is p = .064, though few seeds have that power."""
+    found = judge([10.0, 11.0], [5.5, 5.5], "worse", 0.0)
+    assert found == Verdict("not enough seeds", 1)

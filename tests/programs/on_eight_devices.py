@@ -396,7 +396,7 @@ def test_a_stopped_or_lost_process_ends_the_others_and_the_run_goes_on(
     second.terminate()
     output = first.communicate(timeout=60)[0]
     second.communicate(timeout=60)
-    assert (first.returncode, second.returncode) == (0, 0)
+    assert (first.returncode, second.returncode) == (143, 143)
     stopped = re.search(r"stopped at step (\d); the same command resumes", output)
     assert stopped and int(stopped[1]) < LAST
     first, second = start_processes(settings, workdir)
@@ -447,16 +447,17 @@ def test_eight_devices_translate_as_one():
         assert len({len(a[0].ids) for a in found}) > 3
     scores = eight.score(lines, lines[::-1]), one.score(lines, lines[::-1])
     assert_close(*scores, roundings=300)
-    for state, wanted in zip(eight.encode(lines), one.encode(lines), strict=True):
-        assert_close(state, wanted, roundings=300, magnitude=1)
+    for state, other in zip(eight.encode(lines), one.encode(lines), strict=True):
+        assert_close(state, other, roundings=300, magnitude=1)
     ids = eight.source_ids(lines), [[*range(4, 4 + i % 7)] for i in range(len(lines))]
-    found, expected = (dict(x.attentions(*ids)) for x in (eight, one))
-    assert found.keys() == expected.keys() == set(range(len(lines)))
-    for row, here in found.items():
-        for kind, weights in here.weights.items():
-            assert_close(weights, expected[row].weights[kind], 300, magnitude=1)
+    seen, wanted = (dict(x.attentions(*ids)) for x in (eight, one))
+    assert seen.keys() == wanted.keys() == set(range(len(lines)))
+    for row, pair in seen.items():
+        for kind, weights in pair.weights.items():
+            assert_close(weights, wanted[row].weights[kind], 300, magnitude=1)
     two = [Ensemble([x, x]) for x in (eight, one)]
-    assert_close(*(x.score(lines, lines[::-1]) for x in two), roundings=300)
+    scores = two[0].score(lines, lines[::-1]), two[1].score(lines, lines[::-1])
+    assert_close(*scores, roundings=300)
 
 
 @pytest.mark.parametrize("name", ["_log_probabilities", "_encode"])

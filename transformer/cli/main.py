@@ -21,6 +21,8 @@ from transformer.cli.commands import COMMANDS
 from transformer.cli.parse import parse
 from transformer.config import UserError
 
+_INTERRUPTED = 130
+
 # What a user can do about errors of the operating system.
 _REMEDIES = {
     errno.ENAMETOOLONG: "choose a shorter one",
@@ -42,8 +44,9 @@ def main(arguments: Sequence[str]) -> int:
       arguments: without the name of the program.
 
     Returns:
-      The exit code: 0, 2 for a user error, 130 if interrupted, 141 if the reader of
-      the output went away.
+      The exit code: 0, 1 if some runs of several failed, 2 for a user error, 130 if
+      interrupted, 141 if the reader of the output went away, 143 for a run that SIGTERM
+      stopped.
     """
     try:
         if sys.stdout is None:
@@ -63,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
             raise
         return _complain(f"{error}; {_REMEDIES[error.errno]}", 2)
     except KeyboardInterrupt:
-        return _complain("interrupted", 130)
+        return _complain("interrupted", _INTERRUPTED)
 
 
 def run() -> None:
@@ -81,6 +84,8 @@ def run() -> None:
     for name in ("transformer.parallel.hosts", "transformer.parallel.ahead"):
         if name in sys.modules:
             sys.modules[name].leave(code)
+    if code == _INTERRUPTED:  # nothing can stop a program on a device, or need wait
+        os._exit(code)
     sys.exit(code)
 
 

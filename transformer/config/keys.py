@@ -89,7 +89,7 @@ class Batch:
     shapes: Positive[int]  # how many different (rows, S, T) may be compiled
     multiple: Positive[int]  # rows are a multiple of this
     length_multiple: Positive[int]  # S and T are multiples of this
-    lengths: Positive[int]  # batches per step, each of pairs of its own length
+    lengths: Positive[int]  # batches per step, each of pairs of similar length
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,7 +27,7 @@ from transformer.nn.hardware import Hardware
 from transformer.parallel import Rules
 
 HALF = 0.5**0.5  # scales a sum of two, so that its variance is that of each
-TABLE_SPREAD = 0.1  # of embeddings and positions when drawn
+TABLE_STDDEV = 0.1  # of embeddings and positions when drawn
 
 PARTITION: Rules = {
     "(source|target)_(embedding|positions)": (None, "fsdp"),  # (V, f), (positions, f)
@@ -60,16 +60,16 @@ class Normed(nn.Module):
     Attributes:
       features: O.
       dtype: dtype of the operands of products.
-      spread: spread of the I weights of a unit when drawn, times sqrt(I).
+      stddev: standard deviation of the I weights of a unit when drawn, times sqrt(I).
     """
 
     features: int
     dtype: str
-    spread: float = 1.0
+    stddev: float = 1.0
 
     @nn.compact
     def __call__(self, x: jax.Array) -> jax.Array:
-        draw = nn.initializers.normal(self.spread * x.shape[-1] ** -0.5)
+        draw = nn.initializers.normal(self.stddev * x.shape[-1] ** -0.5)
         direction = self.param("direction", draw, (x.shape[-1], self.features))
         gain = self.param("gain", lambda _: convolution.norms(direction))
         bias = self.param("bias", nn.initializers.zeros, (self.features,))
@@ -127,7 +127,7 @@ class DecoderBlock(Block):
     ``q = (h W_d + b + g) sqrt(.5)``, ``a = softmax_j(q . z_j)``, ``c = sqrt(m) sum_j
     a_j value_j``, ``h = (c W_o + b + h) sqrt(.5)``, where h is what the gate lets
     through and g the embeddings of the decoder's input. This follows the authors'
-    programs; the paper has q without its factor.
+    programs; the paper has these two sums, and the values z + w, without the factor.
 
     Source: Gehring et al., arXiv:1705.03122, equations 1 and 2, section 3.4.
     """
@@ -208,7 +208,7 @@ class ConvS2S(Base):
 
     def setup(self):
         c, keep = self.config, 1 - self.config.dropout
-        narrow = nn.initializers.normal(TABLE_SPREAD)
+        narrow = nn.initializers.normal(TABLE_STDDEV)
 
         def table(name, rows):
             return self.param(name, narrow, (rows, c.embedding))

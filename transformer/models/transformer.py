@@ -1,8 +1,9 @@
 """Section 3, Figure 1: the Transformer as Flax modules that only hold parameters.
 
 Names, shapes and initial values of the parameters are here; the mathematics is in
-``attention.py`` and ``layers.py``. Parameters and functions are separate, as in Linen:
-``params = model.init(key, source, target)``, ``y = model.apply(params, ...)``.
+``attention.py`` and ``layers.py``. ``variables = model.init(key, source, target)``
+draws the parameters, ``y = model.apply(variables, source, target)`` computes; elsewhere
+``params`` is ``variables["params"]``.
 
 Dropout is on when a dropout key is given and off when it is None; there is no other
 difference between training and evaluation.

@@ -289,6 +289,7 @@ def fused_attention(
         is_causal=mask.causal,
         # The softmax over no keys is undefined.
         key_value_seq_lengths=None if lengths is None else jnp.maximum(lengths, 1),
+        # Only causal masks come here, see ``fused_kernel``: nothing to the right.
         local_window_size=(mask.window, 0) if mask.window else None,
         implementation=kernel,
     )

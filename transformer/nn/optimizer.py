@@ -125,6 +125,7 @@ def scale_by_adam(
         count = state.count + finite
         mu = jax.tree.map(lambda m, g: mean(m, g, finite), state.mu, grads)
         nu = jax.tree.map(lambda v, g: mean_square(v, g, finite), state.nu, grads)
+        # The count is 0 as long as no gradient was finite.
         c1, c2 = (1 - b ** jnp.maximum(count, 1) for b in (b1, b2))
         updates = jax.tree.map(lambda m, v: quotient(m, v, c1, c2), mu, nu)
         return updates, AdamState(count, mu, nu)

@@ -27,7 +27,7 @@ Cell = Callable[[Multiply, Any, Any, Any], tuple[Any, Any]]
 
 
 def gru(x: jax.Array, h: jax.Array, multiply: Multiply) -> jax.Array:
-    """Make a step of the gated recurrent unit as originally proposed.
+    """Make a step of the gated recurrent unit, reset before its product.
 
     ``z = sigmoid(x_z + h U_z)``, ``r = sigmoid(x_r + h U_r)``,
     ``h~ = tanh(x_h + (r h) U)``, ``h' = (1 - z) h + z h~``
@@ -40,7 +40,8 @@ def gru(x: jax.Array, h: jax.Array, multiply: Multiply) -> jax.Array:
     Returns:
       h' (B, n).
 
-    Source: Cho et al., arXiv:1406.1078; Bahdanau et al., arXiv:1409.0473, A.1.1.
+    Source: Bahdanau et al., arXiv:1409.0473, A.1.1; Cho et al., arXiv:1406.1078,
+    equations 5 to 8, where z is the weight of the old state.
     """
     x_z, x_r, x_h = jnp.split(x, 3, axis=-1)
     h_z, h_r = jnp.split(multiply("gates", h), 2, axis=-1)
@@ -96,7 +97,8 @@ def gru_normed(
     Returns:
       h' (B, n).
 
-    Source: Ba et al., arXiv:1607.06450, supplementary material, equations 20 to 22.
+    Source: Ba et al., arXiv:1607.06450, supplementary material, equations 26 to 28,
+    with z and 1 - z exchanged.
     """
     normed = norm_gates(multiply("state", h), gain, bias)
     return _reset(x, h, *jnp.split(normed, 3, axis=-1))

@@ -21,8 +21,8 @@ from transformer.nn import matmul
 def rotated(x: jax.Array, positions: jax.Array, base: float = 10_000.0) -> jax.Array:
     """Rotate pairs of a query or key by angles that grow with its position.
 
-    ``(x_2i + i x_2i+1) exp(i m base^(-2i/K))`` at position m. The product of a rotated
-    query and a rotated key depends on their distance alone.
+    ``(x_2j + i x_2j+1) exp(i m base^(-2j/K))`` at position m, i the imaginary unit. The
+    product of a rotated query and a rotated key depends on their distance alone.
 
     Args:
       x: queries or keys (B, H, T, K), of even width.
@@ -149,7 +149,7 @@ def shaw_values(shares: jax.Array, table: jax.Array, dtype: str) -> jax.Array:
 
 
 def to_pairs(x: jax.Array) -> jax.Array:
-    """Rearrange numbers by label to keys, ``y_ij = x_i,clip(j - i, -k, k) + k``.
+    """Rearrange numbers by label to keys, ``y[i, j] = x[i, clip(j - i, -k, k) + k]``.
 
     Each distance has a column, and rows are cut so that each begins one place before
     the previous one. Neither the forward nor the backward pass looks up an index.
@@ -199,7 +199,7 @@ def _every(x: jax.Array) -> jax.Array:
 
 @jax.custom_vjp
 def _skew(x: jax.Array) -> jax.Array:
-    """Return ``y_ij = x_i,(j - i + T - 1)``, of (..., T, 2 T)."""
+    """Return ``y[i, j] = x[i, j - i + T - 1]``, of (..., T, 2 T)."""
     return _cut(x)
 
 

@@ -74,7 +74,7 @@ def general_queries(q: jax.Array, matrices: jax.Array) -> jax.Array:
     Returns:
       q W (B, H, T, K), in the dtype of q.
 
-    Source: Luong et al., arXiv:1508.04025, equation 8, "general".
+    Source: Luong et al., arXiv:1508.04025, section 3.1, "general".
     """
     product = matmul.einsum("bhtk,hkl->bhtl", q, matrices.astype(q.dtype))
     return product.astype(q.dtype)
@@ -105,7 +105,7 @@ def general_scores(queries: jax.Array, keys: jax.Array) -> jax.Array:
     Returns:
       e (B, J, S).
 
-    Source: Luong et al., arXiv:1508.04025, equation 8.
+    Source: Luong et al., arXiv:1508.04025, section 3.1, "general" and "dot".
     """
     return matmul.einsum("bjw,bsw->bjs", queries, keys)
 
@@ -120,7 +120,7 @@ def location_scores(table: jax.Array, length: int) -> jax.Array:
     Returns:
       e (B, J, S); positions after the P-th are never attended to.
 
-    Source: Luong et al., arXiv:1508.04025, section 3.1, "location".
+    Source: Luong et al., arXiv:1508.04025, equation 8.
     """
     behind = max(length - table.shape[-1], 0)
     pad = ((0, 0), (0, 0), (0, behind))

@@ -24,6 +24,8 @@ from jax.sharding import PartitionSpec as P
 from transformer.config import UserError
 from transformer.files import lock
 
+STOPPED = 143  # exit code of a run that SIGTERM stopped, as shells have it
+
 _SILENCE = 30  # seconds after which the others stop, if a process does not answer
 
 
@@ -177,8 +179,11 @@ def dependent() -> Iterator[None]:
 
 
 def leave(code: int) -> None:
-    """End this process at once after a failure, if it would wait for others."""
-    if code and jax.distributed.is_initialized():
+    """End this process at once after a failure, if it would wait for others.
+
+    A run that SIGTERM stopped is none: all its processes end together.
+    """
+    if code not in (0, STOPPED) and jax.distributed.is_initialized():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

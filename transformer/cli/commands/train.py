@@ -17,10 +17,11 @@ def run(values: flags.FlagValues) -> int:
     settings = config.resolve(values.config)
     workdir = writable(Path(values.workdir))
     with started(settings.device, values):
+        from transformer.parallel import hosts
         from transformer.train import train
 
-        train(settings, workdir, init_from=values.init_from)
-    return 0
+        finished = train(settings, workdir, init_from=values.init_from)
+    return 0 if finished else hosts.STOPPED
 
 
 COMMAND = Command(

@@ -128,7 +128,7 @@ def between(
       For each cell but the lowest (B, T, m), 0 or ``1 / (1 - rate)``; nothing at all in
       evaluation.
 
-    Source: Zaremba et al., arXiv:1409.2329, section 3.1.
+    Source: Zaremba et al., arXiv:1409.2329, section 3.2.
     """
     if key is None or rate == 0.0:
         return ()
