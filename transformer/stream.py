@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from transformer.translate import LINES_AT_A_TIME, Translation
 from transformer.trees.brackets import retagged, split_tags
 
 _LINES_AT_A_TIME = LINES_AT_A_TIME
+_MISSING = Translation("", -math.inf, -math.inf, [])
 
 
 def _note(text: str) -> None:
@@ -42,6 +44,10 @@ def translate_stream(
 ) -> None:
     """Translate lines of text, one line out per line in (or ``n_best`` lines).
 
+    Where there are fewer than ``n_best`` translations, as of a short sentence by a
+    grammar, the rest of the lines are empty, with a score of -inf. After each chunk but
+    the last, how many lines are done is printed on standard error.
+
     Line ends in a translation become spaces (``run.texts.line_of``), and so do tabs if
     there are several fields.
 
@@ -53,11 +59,11 @@ def translate_stream(
       scores: put ``SCORE<tab>`` before each translation.
       alignments: put ``<tab>0-0 1-2`` after each, see ``Translator.alignments``.
       layer: see there.
+      tags: the lines are ``word_TAG word_TAG``; trees have these tags.
       answering: write what there is as soon as the lines pause, instead of only when
         thousands have been read.
       prefixes: beginning of each translation, as many as there are lines; "" = any.
       forbid: words that no translation may contain.
-      tags: the lines are ``word_TAG word_TAG``; trees have these tags.
       **search: fields of ``Search``, None = the configured.
     """
     translator = load(workdir, step=step, beam=search.get("beam"))
@@ -82,6 +88,8 @@ def translate_stream(
     hosts.once(_note)(sizes.line(translator.settings))
     count, first = translator.search(**search).n_best, 1
     for chunk in chunks(lines, _LINES_AT_A_TIME, PAUSE if answering else None):
+        if first > 1 and not answering:
+            hosts.once(_note)(f"{first - 1:,} lines translated")
         every: list[tuple[str, Translation]] = []
         given: Sequence[Sequence[str]] = []
         if tags:
@@ -91,7 +99,7 @@ def translate_stream(
             demanded["prefixes"] = _prefixes_of(prefixes, first, len(chunk))
         results = translator.hypotheses(chunk, first, **demanded, **search)
         for line, found in zip(chunk, results, strict=True):
-            missing = [Translation("", found[0].score, 0.0, [])] * (count - len(found))
+            missing = [_MISSING] * (count - len(found))
             every += [(line, one) for one in [*found, *missing]]
         data = translator.settings.data
         written = [line_of(data, one.text) for _, one in every]

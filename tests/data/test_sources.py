@@ -182,6 +182,21 @@ def test_stems_are_joined_and_files_named_outright(tmp_path: pathlib.Path) -> No
     ]
 
 
+@pytest.mark.parametrize(
+    "test, remedy",
+    [
+        ("held", "set data.dir and data.test"),
+        ("held.en", "set data.test to a name without extension, held"),
+        ("held.en,held.de", "give the paths of two files from the current folder"),
+    ],
+)
+def test_a_missing_file_is_told_by_how_it_was_named(
+    tmp_path: pathlib.Path, test: str, remedy: str
+) -> None:
+    with pytest.raises(UserError, match=f"found none; {remedy}$"):
+        list(text(tmp_path, test=test).pairs("test"))
+
+
 def test_checksums_are_of_the_files_as_they_lie_and_of_a_gz_of_its_text_too(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -402,8 +402,15 @@ def test_every_line_of_a_stream_gives_n_best_lines(loaded, tmp_path):
         "-1.5000\t1 a!",
         "-1.5000\t1 a!",
         "-1.5000\t2 b",
-        "-1.5000\t",  # there was no second one
+        "-inf\t",  # there was no second one
     ]
+
+
+def test_a_stream_says_how_far_it_is(loaded, tmp_path, capsys):
+    lines = [f"line{i}" for i in range(7)]
+    stream.translate_stream(tmp_path, lines, io.StringIO())
+    _, *said = capsys.readouterr().err.splitlines()
+    assert said == ["3 lines translated", "6 lines translated"]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r", "\x85", "\u2028", "\u2029", "\f"])

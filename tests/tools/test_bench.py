@@ -268,6 +268,17 @@ def test_memory_is_compiled_in_the_ways_that_a_model_has(monkeypatch):
     assert [x for x in rows if "temporaries" in x] == [
         "remat=none, layers=unrolled: temporaries, MB"
     ]
+    values = experiment("number_words")
+    forms = {
+        optimizer: "layers=scanned" in str(measured(values, optimizer))
+        for optimizer in ("adam", "lamb")
+    }
+    assert forms == {"adam": True, "lamb": False}  # lamb treats each array as a whole
+
+
+def measured(values: ConfigDict, optimizer: str) -> dict[str, float]:
+    values.optimizer.name = optimizer
+    return memory.measure_memory(config.resolve(values.to_dict()), 64, 8)
 
 
 @pytest.mark.thorough

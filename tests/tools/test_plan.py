@@ -161,6 +161,25 @@ def test_attention_is_told_of_each_program(dropout, kinds, expected):
     assert traces.choices(c, card, (32, 32), kinds)["attention"] == expected
 
 
+@pytest.mark.parametrize(
+    "key, value, card, expected",
+    [
+        ("parallel__tensor", 2, Hardware("tpu"), "unfused"),  # heads are on two devices
+        (
+            *("model__window", 4, Hardware("cuda", (9, 0))),
+            "one kernel, cudnn in the decoder and cross-attention",
+        ),
+        (
+            *("model__positions", "alibi", Hardware("cuda", (9, 0))),
+            "one kernel, cudnn in the cross-attention",
+        ),
+    ],
+)
+def test_attention_is_told_of_each_place(key, value, card, expected):
+    c = numbers(**{key: value}, model__attention_dropout=0.0)
+    assert traces.choices(c, card, (32, 32))["attention"] == expected
+
+
 @pytest.mark.parametrize("kind", TRACES)
 def test_programs_that_read_vectors_are_traced_for_vectors(kind):
     c = sizes.here(config.resolve(experiment("digits")), 60)

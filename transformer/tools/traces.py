@@ -19,7 +19,7 @@ from transformer.config import Config
 from transformer.data.batches import Shape
 from transformer.models import Model, sublayers
 from transformer.nn.attention import Mask
-from transformer.nn.hardware import Hardware, of
+from transformer.nn.hardware import Hardware, arranged, of
 from transformer.programs import compile_step
 from transformer.search import Search
 from transformer.step import init_state
@@ -115,6 +115,7 @@ def choices(
       kinds: of programs: "train", "evaluate", "search".
     """
     model = settings.model
+    hardware = arranged(hardware, settings.parallel.tensor) or hardware
     dtype = hardware.operands(model.dtype)
     products = {"products": f"{dtype} x {dtype} -> float32"}
     if not isinstance(model, config.Transformer):
@@ -130,15 +131,27 @@ def _attention(
     model: config.Transformer, hardware: Hardware, lengths: tuple[int, int], kind: str
 ) -> str:
     source, target = lengths
-    searched = kind == "search"  # whose decoder reads a cache, unfused
-    side, length = ("encoder", source) if searched else ("decoder", target)
-    padded: Any = jax.ShapeDtypeStruct((1, length), jnp.int32) if searched else None
-    mask = Mask(padded, causal=not searched, window=model.window)
-    kernel = sublayers.attention_kernel(model, hardware, (length, length), mask, side)
+    padded: Any = jax.ShapeDtypeStruct((1, source), jnp.int32)
+    places = {
+        "encoder": ((source, source), Mask(padded, window=model.window)),
+        "decoder": ((target, target), Mask(None, causal=True, window=model.window)),
+        "cross": ((target, source), Mask(padded)),
+    }
+    if kind == "search":  # whose decoder reads a cache, unfused
+        del places["decoder"], places["cross"]
+    fused = {
+        place: kernel
+        for place, (both, mask) in places.items()
+        if (kernel := sublayers.attention_kernel(model, hardware, both, mask, place))
+    }
     # Weights have to be there to be dropped.
-    if not kernel or (kind == "train" and model.attention_dropout > 0):
+    if not fused or (kind == "train" and model.attention_dropout > 0):
         return "unfused"
-    return f"one kernel, {kernel}" + " in the encoder" * searched
+    text = f"one kernel, {fused[next(iter(fused))]}"
+    if len(fused) == 3:
+        return text
+    names = [place.replace("cross", "cross-attention") for place in fused]
+    return f"{text} in the {' and '.join(names)}"
 
 
 def compile_anew(traced: jax.stages.Traced) -> Any:

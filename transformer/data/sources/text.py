@@ -46,7 +46,9 @@ class Text:
                     f"data.{split}: expected SOURCE_FILE,TARGET_FILE, got {part!r}; "
                     "name exactly two files"
                 )
-            return existing(split, names[0]), existing(split, names[1])
+            remedy = "give the paths of two files from the current folder"
+            source, target = (existing(split, name, remedy=remedy) for name in names)
+            return source, target
         stem = pathlib.Path(self.data.dir) / part
         if not stem.name:
             raise UserError(
@@ -54,8 +56,11 @@ class Text:
                 "which names none; change it"
             )
         languages = self.data.source_language, self.data.target_language
+        hint = None
+        if stem.suffix[1:] in languages:
+            hint = f"set data.{split} to a name without extension, {stem.stem}"
         source, target = (
-            existing(split, plain, plain.with_name(plain.name + ".gz"))
+            existing(split, plain, plain.with_name(plain.name + ".gz"), remedy=hint)
             for plain in (stem.with_name(f"{stem.name}.{x}") for x in languages)
         )
         return source, target
@@ -76,8 +81,15 @@ class Text:
         return sums
 
 
-def existing(split: Split, *candidates: pathlib.Path) -> pathlib.Path:
+def existing(
+    split: Split, *candidates: pathlib.Path, remedy: str | None = None
+) -> pathlib.Path:
     """Return the first of some files that exists.
+
+    Args:
+      split: that they are for.
+      *candidates: their paths.
+      remedy: what to do if there is none, None = set the keys of the split.
 
     Raises:
       UserError: if none does.
@@ -87,7 +99,7 @@ def existing(split: Split, *candidates: pathlib.Path) -> pathlib.Path:
             return path
     raise UserError(
         f"data.{split}: expected a file {' or '.join(map(str, candidates))}, found "
-        f"none; set data.dir and data.{split}"
+        f"none; {remedy or f'set data.dir and data.{split}'}"
     )
 
 

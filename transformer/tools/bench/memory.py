@@ -34,7 +34,12 @@ def measure_memory(settings: Config, tokens: int, length: int) -> dict[str, Any]
     height = batch_rows(settings, tokens, length)
     shape, both = (height, length, length), models.configured_sizes(settings)
     rows: dict[str, Any] = {"batch": f"{height} x {length}"}
-    forms = _FORMS if models.make(settings, *both).stacks else _FORMS[:1]
+    scanned = dataclasses.replace(settings.parallel, layers="scanned")
+    model, one = (
+        models.make(settings, *both),
+        dataclasses.replace(settings, parallel=scanned),
+    )
+    forms = _FORMS if model.stacks and models.scans_layers(one, model) else _FORMS[:1]
     kept = _REMAT[:1] if isinstance(settings.model, config.Recurrent) else _REMAT
     for form in forms:
         for remat in kept:

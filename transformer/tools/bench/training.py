@@ -83,8 +83,7 @@ def measure_training(
     costliest = trace(profile, step, step.compiled) if profile is not None else []
     median = statistics.median(seconds)
     counted = flops.traced(step.step, step.state, step.batch)
-    formula = flops.train_step(settings.model, height, length, length, vocabulary)
-    formula *= settings.loss.passes
+    formula = flops.configured_step(settings, height, length, length, vocabulary)
     return {
         "batch": f"{height} x {length}",
         "steps between two waits": calls,
