@@ -46,7 +46,7 @@ def check(settings: Config) -> None:
     if settings.train.watch == PERPLEXITY:
         return
     variants = measures.VARIANTS[data.measure]
-    if settings.train.watch not in [PERPLEXITY, *variants]:
+    if settings.train.watch not in variants:
         expected = f"{PERPLEXITY} or one of {', '.join(variants)}"
         config.refuse("train.watch", expected, settings.train.watch)
 

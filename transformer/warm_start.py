@@ -58,13 +58,11 @@ class Origin:
 
     Attributes:
       workdir: its workdir.
-      step: the requested step, None = what ``translate`` would take.
       found: the trained model.
       params: its parameters by name.
     """
 
     workdir: Path
-    step: int | None
     found: Restored
     params: Mapping[str, np.ndarray]
 
@@ -193,7 +191,7 @@ def open_origin(
     params = {
         name: np.asarray(leaf) for name, leaf in models.by_name(found.params).items()
     }
-    origin = Origin(place, step, found, params)
+    origin = Origin(place, found, params)
     _check_fits(settings, origin)
     return origin
 

@@ -197,7 +197,7 @@ def test_every_pair_exactly_once_an_epoch(
             empty += len(rows) < shape[0]
         assert sorted(seen) == list(range(len(lengths)))
         assert used == set(made.shapes)
-    assert empty == 3 * made.epoch.partly_empty <= 3
+    assert empty in (0, 3)  # of one batch at most, in every epoch
     assert slots == 3 * made.epoch.padded_tokens
     real = sum(s + t for s, t in lengths)
     assert made.epoch.padding == pytest.approx(1 - 3 * real / slots)
@@ -410,7 +410,8 @@ def test_shapes_come_in_the_order_of_their_first_batch(tmp_path: pathlib.Path) -
 def test_wanted_rows_are_those_of_the_whole_batch(tmp_path: pathlib.Path) -> None:
     corpus = store(tmp_path, random_lengths(203))
     made = batches.Batches(corpus, Batch(tokens=320, shapes=3, multiple=4), 1)
-    assert made.epoch.partly_empty
+    first = map(functools.partial(made.rows_at, 0), range(made.per_epoch))
+    assert any(len(rows) < height for rows, (height, _, _) in first)  # empty rows
     for step, (batch,) in batches.prefetch(
         made, 0, made.per_epoch, lambda height: np.arange(1, height, 2)
     ):

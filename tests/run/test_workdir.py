@@ -56,9 +56,7 @@ DAMAGED = [b"", b"{", b"[]", b"3", b"\xff", b"[" * 99999, INFINITE, None]
 
 
 @pytest.mark.parametrize("name", ["config.json", "record.json", "results.json"])
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"3", b"\xff", b"[" * 99999, None]
-)
+@pytest.mark.parametrize("content", DAMAGED)
 def test_what_is_no_json_object_is_one_line(tmp_path, name, content):
     read = {
         "config.json": folder.read_settings,

@@ -27,11 +27,9 @@ class Epoch:
     """What one epoch holds; all epochs hold the same."""
 
     pairs: int
-    batches: int
     source_tokens: int  # EOS included, padding not
     target_tokens: int
     padded_tokens: int  # of both sides, padding and empty rows included
-    partly_empty: int  # batches with empty rows: 0 or 1
 
     @property
     def padding(self) -> float:
@@ -84,14 +82,11 @@ class Batches:
     def _count(self, histogram: np.ndarray) -> Epoch:
         """Return what an epoch holds, from the number of pairs of each (S, T)."""
         both = list(zip(self._shapes, self._numbers, strict=True))
-        rows = sum(number * shape[0] for shape, number in both)
         return Epoch(
             pairs=len(self._corpus),
-            batches=self.per_epoch,
             source_tokens=int(histogram.sum(1) @ np.arange(histogram.shape[0])),
             target_tokens=int(histogram.sum(0) @ np.arange(histogram.shape[1])),
             padded_tokens=sum(n * r * (s + t) for (r, s, t), n in both),
-            partly_empty=int(rows > len(self._corpus)),
         )
 
     def of_step(

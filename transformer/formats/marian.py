@@ -39,13 +39,10 @@ _FIXED: dict[str, Any] = {
     "transformer-train-position-embeddings": False,
     "transformer-tied-layers": [],
     "transformer-no-projection": False,
-    "transformer-aan-depth": 2,
     "lemma-dim-emb": 0,
-    "factors-combine": "sum",
 }
 _BESIDE = ("vocab.yml", "vocab.json")  # the number of each piece
 _DEEPEST = 4  # lists within lists of settings
-_UNREAD = ("transformer-aan-depth", "factors-combine")  # of other decoders
 
 
 def load(path: Path) -> Foreign:
@@ -61,7 +58,7 @@ def load(path: Path) -> Foreign:
     stored = _stored(path)
     settings = _settings(path, stored)
     for key, value in _FIXED.items():
-        if key not in _UNREAD and settings.get(key, value) != value:
+        if settings.get(key, value) != value:
             refuse(path, f"{key}: {json.dumps(value)}", settings[key])
     names_file = _beside(path)
     numbers = _numbers(names_file)

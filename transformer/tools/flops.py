@@ -203,13 +203,6 @@ def _dilated(c: config.ByteNet, source: int, target: int) -> int:
     return 2 * c.sets * c.blocks * (4 + c.kernel) * inner**2 * columns
 
 
-def per_target_token(
-    settings: config.Model, source: int, target: int, vocabulary: int
-) -> float:
-    """Return the operations of ``forward`` for each of the T target tokens."""
-    return forward(settings, source, target, vocabulary) / target
-
-
 _LEAST = 2  # length of the shortest sentence that is traced
 
 

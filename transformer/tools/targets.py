@@ -23,7 +23,6 @@ class Chip(NamedTuple):
     peak: float  # operations per second on bfloat16, 2 per multiply-add
     bandwidth: float  # bytes per second, to and from the main memory
     memory: float  # bytes that a program may use: what libtpu's compiler allows
-    each: int = 1  # devices per chip
 
 
 def _chip(name: str, allowed: float, each: int = 1, per_chip: bool = False) -> Chip:
@@ -40,7 +39,7 @@ def _chip(name: str, allowed: float, each: int = 1, per_chip: bool = False) -> C
     parts = each if per_chip else 1
     title = f"TPU {name}" + (" core" if each > 1 else "")
     rates = sheet.operations / parts, sheet.bandwidth / parts
-    return Chip(title, *rates, allowed * 2.0**30, each)
+    return Chip(title, *rates, allowed * 2.0**30)
 
 
 # The memory is what libtpu reports as left, in messages about programs too large.
