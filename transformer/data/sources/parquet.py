@@ -13,7 +13,7 @@ from typing import Any
 from transformer import config
 from transformer.config import UserError
 from transformer.data.sources.names import parts
-from transformer.data.sources.source import Checksums, Pair, Split, sha256
+from transformer.data.sources.source import Checksums, Pair, Split, limited, sha256
 
 _ROWS = 4096  # read at a time
 _WHAT = "names of Parquet files"
@@ -41,8 +41,7 @@ class Parquet:
             for part in parts(split, getattr(self.data, split), _WHAT)
             for path in self._files(split, part.name) * part.times
         )
-        limit = self.data.train_pairs if split == "train" else 0
-        return itertools.islice(pairs, limit or None)
+        return limited(self.data, split, pairs)
 
     def checksums(self, split: Split) -> Checksums:
         sums: Checksums = {}

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Protocol
+
+from transformer.config import Data
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -25,6 +28,12 @@ class Source(Protocol):
 
     def checksums(self, split: Split) -> Checksums:
         """Return ``{name of an input: {"lines": n, "sha256": hex}}``."""
+
+
+def limited(data: Data, split: Split, items: Iterable[Any]) -> Iterator[Any]:
+    """Stream items of a split, of the training split at most ``data.train_pairs``."""
+    limit = data.train_pairs if split == "train" else 0
+    return itertools.islice(items, limit or None)
 
 
 def sha256(path: pathlib.Path) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 from transformer import config
 from transformer.config import UserError
 from transformer.data.sources.names import Part, parts
-from transformer.data.sources.source import Checksums, Pair, Split, sha256
+from transformer.data.sources.source import Checksums, Pair, Split, limited, sha256
 from transformer.files.lines import decoded
 
 
@@ -71,8 +71,7 @@ class Text:
             for part, *files in self.files(split)
             for _ in range(part.times)
         )
-        limit = self.data.train_pairs if split == "train" else 0
-        return itertools.islice(pairs, limit or None)
+        return limited(self.data, split, pairs)
 
     def checksums(self, split: Split) -> Checksums:
         sums: Checksums = {}

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformer import config
 from transformer.config import UserError
-from transformer.data.sources.source import Checksums, Pair, Split, sha256
+from transformer.data.sources.source import Checksums, Pair, Split, limited, sha256
 
 
 class TensorFlowDatasets:
@@ -77,9 +77,8 @@ class TensorFlowDatasets:
 
     def pairs(self, split: Split) -> Iterator[Pair]:
         examples = itertools.chain.from_iterable(self._parts(split))
-        limit = self.data.train_pairs if split == "train" else 0
         pairs = filter(None, map(self._pair, examples))
-        return itertools.islice(pairs, limit or None)
+        return limited(self.data, split, pairs)
 
     def _pair(self, example: dict[str, Any]) -> Pair | None:
         if self._key:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from transformer import config
 from transformer.config import UserError
-from transformer.data.sources.source import Checksums, Pair, Split
+from transformer.data.sources.source import Checksums, Pair, Split, limited
 from transformer.data.sources.text import checksum, existing, read_lines
 from transformer.trees import brackets
 
@@ -45,8 +45,7 @@ class Trees:
 
     def pairs(self, split: Split) -> Iterator[Pair]:
         trees = itertools.chain.from_iterable(map(_trees, self.files(split)))
-        limit = self.data.train_pairs if split == "train" else 0
-        for tree in itertools.islice(trees, limit or None):
+        for tree in limited(self.data, split, trees):
             sentence = " ".join(word.form for word in brackets.words(tree))
             yield sentence, brackets.write(tree)
 

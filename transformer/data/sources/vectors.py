@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 from transformer import config
 from transformer.config import UserError
-from transformer.data.sources.source import Checksums, Pair, Split, sha256
+from transformer.data.sources.source import Checksums, Pair, Split, limited, sha256
 from transformer.data.sources.text import existing, read_lines
 from transformer.data.vectors import in_folder
 
@@ -48,8 +48,7 @@ class Vectors:
         every = itertools.chain.from_iterable(
             _pairs(*both) for both in self.folders(split)
         )
-        limit = self.data.train_pairs if split == "train" else 0
-        return itertools.islice(every, limit or None)
+        return limited(self.data, split, every)
 
     def checksums(self, split: Split) -> Checksums:
         sums: Checksums = {}

@@ -96,9 +96,6 @@ class IndexedWords(OfText):
     def spelled(self, text: str) -> str:
         return self._pieces.spelled(text)
 
-    def plain(self, text: str) -> str:
-        return text
-
     def save(self, path: pathlib.Path) -> None:
         self._pieces.save(path)
 

@@ -20,8 +20,8 @@ from transformer.data.tokenizers.sentence_piece import (
     spaced,
     written,
 )
-from transformer.data.tokenizers.tokenizer import OfText, Texts, word_numbers
-from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
+from transformer.data.tokenizers.tokenizer import OfText, Texts, shown, word_numbers
+from transformer.ids import SPECIAL, UNK
 
 _NUMBERS = "vocab.json"  # beside a .spm file: the number of each piece
 
@@ -114,7 +114,7 @@ class Marian(OfText):
         return [[*tag, *own] for (tag, _), own in zip(parts, cut, strict=True)]
 
     def decode(self, ids: Iterable[int], source: str | None = None) -> str:
-        pieces = self.pieces(i for i in ids if i not in (PAD, BOS, EOS))
+        pieces = self.pieces(shown(ids))
         return self._model.decode(pieces) if pieces else ""
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
@@ -136,9 +136,6 @@ class Marian(OfText):
 
     def spelled(self, text: str) -> str:
         return self.decode(self.encode(text))
-
-    def plain(self, text: str) -> str:
-        return text
 
     def save(self, path: pathlib.Path) -> None:
         path.write_bytes(self._text())

@@ -18,6 +18,7 @@ from transformer.data.tokenizers.tokenizer import (
     OfText,
     Texts,
     bytes_spell_any_word,
+    shown,
     with_ellipses,
     word_numbers,
 )
@@ -94,7 +95,7 @@ class SentencePiece(OfText):
         return ids if self._same else [self._ours[i] for i in ids]
 
     def decode(self, ids: Iterable[int], source: str | None = None) -> str:
-        known = (self._known(i) for i in ids if i not in (PAD, BOS, EOS))
+        known = (self._known(i) for i in shown(ids))
         return self._model.decode([self._theirs[i] for i in known])
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
@@ -124,9 +125,6 @@ class SentencePiece(OfText):
 
     def spelled(self, text: str) -> str:
         return self.decode(self.encode(text))
-
-    def plain(self, text: str) -> str:
-        return text
 
     def save(self, path: pathlib.Path) -> None:
         path.write_bytes(self._bytes)

@@ -7,7 +7,7 @@ import collections
 import pathlib
 import re
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from transformer import config
 from transformer.config import UserError
@@ -145,9 +145,22 @@ class OfText:
         """Return "": all pieces are of one kind."""
         return ""
 
+    def encode_many(self: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+        """Encode one text after the other."""
+        return [self.encode(text) for text in texts]
+
     def spelled(self, text: str) -> str:
         """Return a text as it is."""
         return text
+
+    def plain(self, text: str) -> str:
+        """Return a text as it is."""
+        return text
+
+
+def shown(ids: Iterable[int]) -> Iterator[int]:
+    """Yield the ids that stand for something in a text: no padding, begin or end."""
+    return (i for i in ids if i not in (PAD, BOS, EOS))
 
 
 def bytes_spell_any_word() -> UserError:

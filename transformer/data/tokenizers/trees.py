@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Self, get_args
 
 from transformer import config
 from transformer.config import UserError
-from transformer.data.tokenizers.tokenizer import Texts
-from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
+from transformer.data.tokenizers.tokenizer import Texts, shown
+from transformer.ids import SPECIAL, UNK
 from transformer.trees import brackets, forms
 from transformer.trees.forms import Form, Kind, Symbol
 
@@ -75,7 +75,7 @@ class Trees:
         Without a source it is the symbols.
         """
         if source is None:
-            return " ".join(self.pieces(_shown(ids)))
+            return " ".join(self.pieces(shown(ids)))
         return brackets.write(self._built(ids, source)[0])
 
     def repairs(self, ids: Iterable[int], source: str) -> collections.Counter[str]:
@@ -87,7 +87,7 @@ class Trees:
     ) -> tuple[brackets.Tree, collections.Counter[str]]:
         symbols = (
             self.symbols[i - len(SPECIAL)] if len(SPECIAL) <= i < self.size else None
-            for i in _shown(ids)
+            for i in shown(ids)
         )
         return forms.build(self.form, symbols, brackets.split_words(self.reads(source)))
 
@@ -135,10 +135,6 @@ class Trees:
 
     def _text(self) -> str:
         return "".join(f"{kind} {label}\n" for kind, label in self.symbols)
-
-
-def _shown(ids: Iterable[int]) -> list[int]:
-    return [i for i in ids if i not in (PAD, BOS, EOS)]
 
 
 def _symbol(line: str) -> Symbol:

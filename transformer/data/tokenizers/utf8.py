@@ -9,8 +9,13 @@ from collections.abc import Iterable, Sequence
 from typing import Self
 
 from transformer import config
-from transformer.data.tokenizers.tokenizer import OfText, Texts, bytes_spell_any_word
-from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
+from transformer.data.tokenizers.tokenizer import (
+    OfText,
+    Texts,
+    bytes_spell_any_word,
+    shown,
+)
+from transformer.ids import SPECIAL, UNK
 
 _SPACES = {byte + len(SPECIAL) for byte in b" \t\n\v\f\r"}
 
@@ -35,14 +40,11 @@ class Bytes(OfText):
     def encode(self, text: str) -> list[int]:
         return [byte + len(SPECIAL) for byte in text.encode()]
 
-    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        return [self.encode(text) for text in texts]
-
     def decode(self, ids: Iterable[int], source: str | None = None) -> str:
         """Return the text; what is not UTF-8, UNK included, becomes U+FFFD."""
-        shown = (i for i in ids if i not in (PAD, BOS, EOS))
         # 0xff never occurs in UTF-8.
-        raw = bytes(i - 4 if len(SPECIAL) <= i < self.size else 0xFF for i in shown)
+        least = len(SPECIAL)
+        raw = bytes(i - least if least <= i < self.size else 0xFF for i in shown(ids))
         return raw.decode(errors="replace")
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
@@ -67,9 +69,6 @@ class Bytes(OfText):
 
     def spellings(self) -> list[str]:
         raise bytes_spell_any_word()
-
-    def plain(self, text: str) -> str:
-        return text
 
     def save(self, path: pathlib.Path) -> None:
         path.write_bytes(b"")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from transformer import config
 from transformer.config import UserError
-from transformer.data.tokenizers.tokenizer import OfText, Texts, with_ellipses
+from transformer.data.tokenizers.tokenizer import OfText, Texts, shown, with_ellipses
 from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
 
 
@@ -63,11 +63,8 @@ class Whitespace(OfText):
     def encode(self, text: str) -> list[int]:
         return [self._ids.get(word, UNK) for word in text.split()]
 
-    def encode_many(self, texts: Sequence[str]) -> list[list[int]]:
-        return [self.encode(text) for text in texts]
-
     def decode(self, ids: Iterable[int], source: str | None = None) -> str:
-        words = self.pieces(i for i in ids if i not in (PAD, BOS, EOS))
+        words = self.pieces(shown(ids))
         return self.plain(" ".join(words))
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
