@@ -23,7 +23,7 @@ from transformer.models.counts import parameter_count
 from transformer.nn import optimizer
 from transformer.parallel import memory, sizes
 from transformer.parallel.memory import text
-from transformer.search import Search
+from transformer.search import Search, configured
 from transformer.step import State
 
 _SMALLER = (
@@ -261,9 +261,8 @@ def check_decoding(settings: Config, model: Model) -> None:
     Raises:
       UserError: if it cannot fit into memory for one of the shortest sentences.
     """
-    usual = settings.decode
-    how = Search(usual.beam, usual.alpha, usual.length_penalty)
-    shortest = 1, sizes.SHORTEST, sizes.SHORTEST + usual.extra_tokens
+    how = configured(settings.decode)
+    shortest = 1, sizes.SHORTEST, sizes.SHORTEST + settings.decode.extra_tokens
     check = SearchCheck(settings, model, how, *shortest)
     if check.in_question:
         check.before({"params": models.abstract(model)})

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from transformer.config import (
     Check,
+    Decode,
     LengthPenalty,
     NotNegative,
     Positive,
@@ -80,6 +81,16 @@ class Search:
                 f"expected n_best of at most beam = {self.beam}, got {self.n_best}; "
                 "use a larger beam"
             )
+
+
+def configured(usual: Decode) -> Search:
+    """Return the search that a configuration describes."""
+    return Search(
+        usual.beam,
+        usual.alpha,
+        usual.length_penalty,
+        constrained=usual.constrained,
+    )
 
 
 def changed(usual: Search, changes: Mapping[str, Any]) -> Search:

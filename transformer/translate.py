@@ -23,7 +23,7 @@ from transformer.ids import BOS, EOS
 from transformer.metrics import heads
 from transformer.models import Model
 from transformer.parallel import hosts, memory, sizes
-from transformer.search import Search, changed
+from transformer.search import Search, changed, configured
 from transformer.trained import complain, restore
 
 LINES_AT_A_TIME = 10_000  # of a stream, sorted by length and translated together
@@ -106,13 +106,7 @@ class Translator:
 
     def search(self, **changes: Any) -> Search:
         """Return the configured search with some settings changed, None = unchanged."""
-        usual = self.settings.decode
-        how = Search(
-            usual.beam,
-            usual.alpha,
-            usual.length_penalty,
-            constrained=usual.constrained,
-        )
+        how = configured(self.settings.decode)
         free = changes.get("constrained") is False
         if free and self.vocabulary.target.constraint() is None:
             raise UserError(

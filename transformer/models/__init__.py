@@ -131,6 +131,11 @@ def abstract(model: Model) -> Any:
     return jax.tree.map(lambda leaf: leaf, _abstract(model))  # the caller's own tree
 
 
+def parameters(model: Model) -> int:
+    """Count the parameters without making any."""
+    return sum(leaf.size for leaf in jax.tree.leaves(_abstract(model)))
+
+
 @functools.lru_cache(maxsize=32)
 def _abstract(model: Model) -> Any:
     one, stacks = model.with_one_layer()  # tracing all takes that many times as long

@@ -102,8 +102,7 @@ def figures(timed: bool = False) -> list[str]:
 def parameters(settings: Config) -> int:
     """Count the parameters of a configuration without making any."""
     size = models.configured_vocabulary(settings)
-    tree = models.abstract(models.make(settings, size, size))
-    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+    return models.parameters(models.make(settings, size, size))
 
 
 def fitting_vocabulary(settings: Config, millions: int) -> tuple[int, int]:

@@ -190,7 +190,7 @@ def subject(workdir: Path | None, settings: Config | None) -> Subject:
     if workdir is not None:
         trained = translate.load(workdir)
         settings, params = trained.settings, trained.params
-        vocabularies = trained.vocabulary.source.size, trained.vocabulary.target.size
+        vocabularies = trained.vocabulary.sizes
     else:
         assert settings is not None
         vocabularies = (models.configured_vocabulary(settings),) * 2

@@ -21,7 +21,7 @@ from transformer.models import Model, sublayers
 from transformer.nn.attention import Mask
 from transformer.nn.hardware import Hardware, arranged, of
 from transformer.programs import compile_step
-from transformer.search import Search
+from transformer.search import configured
 from transformer.step import init_state
 
 
@@ -88,7 +88,7 @@ def search(case: Case) -> jax.stages.Traced:
         ),
     )
     return batch_search.search.trace(
-        Search(decoding.beam, decoding.alpha, decoding.length_penalty),
+        configured(decoding),
         model,
         mesh,
         target,

@@ -96,8 +96,7 @@ def vocabulary_sizes(run: Trained) -> tuple[int, int] | None:
         return None
     from transformer.data.tokenizers import load_vocabulary
 
-    vocabulary = load_vocabulary(_corpus(run))
-    return vocabulary.source.size, vocabulary.target.size
+    return load_vocabulary(_corpus(run)).sizes
 
 
 def _corpus(run: Trained) -> Path:
@@ -109,12 +108,9 @@ def size_text(run: Trained) -> str:
     sizes = vocabulary_sizes(run)
     if sizes is None:
         return ""
-    import jax
-
     from transformer import models
 
-    tree = models.abstract(models.make(run.settings, *sizes))
-    return f"{sum(leaf.size for leaf in jax.tree.leaves(tree)) / 1e6:.2f}"
+    return f"{models.parameters(models.make(run.settings, *sizes)) / 1e6:.2f}"
 
 
 def cost_text(runs: Sequence[Trained]) -> str:

@@ -6,8 +6,6 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import jax
-
 from transformer import models
 from transformer.config import Config
 from transformer.data.batches import in_order
@@ -85,7 +83,6 @@ def _text(value: Any) -> str:
 def _of_config(settings: Config, work: Work) -> dict[str, Any]:
     """Return what is known of a configuration without compiling it."""
     shape = largest(work.shapes)
-    tree = models.abstract(models.make(settings, *work.sizes))
     groups = in_order(range(1, work.longest + 1), work.longest)
     lengths = {group.length for group in groups}
     operations = flops.configured_step(settings, *shape, work.sizes[1])
@@ -95,7 +92,7 @@ def _of_config(settings: Config, work: Work) -> dict[str, Any]:
         "shapes of batches, a compiled program each": work.programs,
         "lengths of evaluation and search, a program each or more": len(lengths),
         "rows of the tables of embeddings": shape_text(work.sizes),
-        "parameters": sum(leaf.size for leaf in jax.tree.leaves(tree)),
+        "parameters": models.parameters(models.make(settings, *work.sizes)),
         "layers": settings.parallel.layers,
         "largest step, 10^12 operations by formula": operations / 1e12,
     }

@@ -109,7 +109,7 @@ def _work_of_data(settings: Config, known: bool, log: Callable[[str], None]) -> 
         (rows * batches.lengths, s, t): count / batches.per_epoch
         for (rows, s, t), count in counts.items()
     }
-    both = prepared.vocabulary.source.size, prepared.vocabulary.target.size
+    both = prepared.vocabulary.sizes
     longest = max(max(s, t) for _, s, t in shares)
     return Work(both, shares, longest, len(shares), "of the data")
 
