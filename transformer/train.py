@@ -142,7 +142,7 @@ def _introduce(
     figures, rule = plan.epoch, settings.optimizer
     # Compiled, it is one program instead of one per operation.
     rate = jax.jit(optimizer.make_schedule(rule, settings.model.d_model))
-    highest = max(rule.warmup - rule.step_offset, 1)
+    highest = min(max(rule.warmup - rule.step_offset, 1), settings.train.steps)
     peak = rate(highest - 1)
     steps = plan.per_epoch / plan.lengths
     each = f"{plan.lengths} per step, " if plan.lengths > 1 else ""

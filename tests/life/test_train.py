@@ -521,6 +521,8 @@ def test_a_run_of_two_lengths_a_step_compiles_shapes_not_pairs_of_them(run, tmp_
         assert len(compiled) == count
         assert all("[compile_" in line for line in compiled)
     assert any("shapes, 2 per step, on average" in line for line in said)
+    peak = reference.learning_rate(8, 16, 20)  # still warming up
+    assert f"learning rate: at most {peak:.3g}, at step 8" in said
     corpus = prepare(settings, tmp_path).corpora["train"]
     plan = batches.Batches(corpus, settings.batch, settings.seed)
     pairs = set()
