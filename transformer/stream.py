@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from transformer import demands
-from transformer.config import UserError
+from transformer.config import Data, UserError
 from transformer.ensemble import load
 from transformer.files.chunks import PAUSE, chunks
 from transformer.metrics.heads import pharaoh
@@ -67,22 +67,8 @@ def translate_stream(
       **search: fields of ``Search``, None = the configured.
     """
     translator = load(workdir, step=step, beam=search.get("beam"))
-    if tags and translator.settings.data.source != "trees":
-        raise UserError(
-            "--tags: expected a run whose translations are trees, got data.source = "
-            f"{translator.settings.data.source}; leave --tags out"
-        )
+    _check(translator.settings.data, tags, alignments)
     demanded: dict[str, Any] = {"forbid": forbid} if forbid else {}
-    if alignments and translator.settings.data.vectors:
-        raise UserError(
-            "--alignments: expected a run whose sources have words, got data.source = "
-            "vectors; leave it out"
-        )
-    if alignments and translator.settings.data.source == "trees":
-        raise UserError(
-            "--alignments: expected a run whose translations are words, got "
-            "data.source = trees; leave it out"
-        )
     if forbid:  # what is not a word is refused before anything is read
         demands.forbidding(translator.vocabulary.target, tuple(forbid))
     hosts.once(_note)(sizes.line(translator.settings))
@@ -123,6 +109,25 @@ def translate_stream(
         first += len(chunk)
     if prefixes is not None and len(prefixes) >= first:
         raise _other_number(prefixes, f"{first - 1:,}")
+
+
+def _check(data: Data, tags: bool, alignments: bool) -> None:
+    """Refuse fields that the translations of a run do not have."""
+    if tags and data.source != "trees":
+        raise UserError(
+            "--tags: expected a run whose translations are trees, got data.source = "
+            f"{data.source}; leave --tags out"
+        )
+    if alignments and data.vectors:
+        raise UserError(
+            "--alignments: expected a run whose sources have words, got data.source = "
+            "vectors; leave it out"
+        )
+    if alignments and data.source == "trees":
+        raise UserError(
+            "--alignments: expected a run whose translations are words, got "
+            "data.source = trees; leave it out"
+        )
 
 
 def _prefixes_of(prefixes: Sequence[str], first: int, count: int) -> Sequence[str]:
