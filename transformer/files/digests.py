@@ -19,6 +19,12 @@ BLOCK = 1 << 20  # bytes
 Record = Mapping[str, Any]  # "bytes": the size, "sha256": of each block
 
 
+def sha256(path: Path) -> str:
+    """Return the SHA-256 (hex) of a whole file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def record_of(path: Path) -> dict[str, Any]:
     """Return the size of a file and the SHA-256 (hex) of each block of it."""
     with path.open("rb") as file:

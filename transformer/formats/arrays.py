@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import numpy as np
 
+from transformer import models
 from transformer.ids import BOS, EOS, PAD, SPECIAL, UNK
 
 Arrays = dict[str, np.ndarray]
@@ -69,12 +69,8 @@ def forbidding(bias: np.ndarray) -> np.ndarray:
 
 def by_name(params: Any) -> Arrays:
     """Return the arrays of a tree by their dotted names, in float32."""
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(
-            leaf, np.float32
-        )
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-    }
+    named = models.by_name(params).items()
+    return {name: np.asarray(array, np.float32) for name, array in named}
 
 
 def tree(arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:

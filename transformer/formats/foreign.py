@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,6 +12,7 @@ import numpy as np
 from transformer import config
 from transformer.config import UserError
 from transformer.data.tokenizers import Marian, Vocabulary
+from transformer.files.digests import sha256
 from transformer.formats.arrays import Arrays, forbidding, interleaved
 from transformer.formats.names import Name, names
 
@@ -193,14 +193,8 @@ def marian_vocabulary(
         if not path.is_file():
             refuse(path, "the sentencepiece model of one side", "none")
         sides.append(Marian(path.read_bytes(), pieces, str(path)))
-        digests[path.name] = digest(path)
+        digests[path.name] = sha256(path)
     return Vocabulary(*sides), digests
-
-
-def digest(path: Path) -> str:
-    """Return the SHA-256 (hex) of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def refuse(place: object, expected: str, got: object) -> NoReturn:

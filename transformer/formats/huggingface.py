@@ -15,6 +15,7 @@ from transformer import config
 from transformer.config import UserError
 from transformer.data.tokenizers import Marian, SentencePiece
 from transformer.data.tokenizers.marian import read_numbers, rest_of
+from transformer.files.digests import sha256
 from transformer.files.whole import write_json, write_whole
 from transformer.formats import card
 from transformer.formats.arrays import (
@@ -29,7 +30,6 @@ from transformer.formats.foreign import (
     beam,
     check,
     check_depth,
-    digest,
     exponent,
     marian_vocabulary,
     number,
@@ -99,7 +99,7 @@ def load(folder: Path) -> Foreign:
         _search(folder, settings),
         _languages(folder),
         min(settings.get("max_position_embeddings", 512), 512),
-        files | digests | {"vocab.json": digest(folder / "vocab.json")},
+        files | digests | {"vocab.json": sha256(folder / "vocab.json")},
     )
 
 
@@ -215,7 +215,7 @@ def _stored(folder: Path) -> tuple[Arrays, dict[str, str]]:
     except (AttributeError, KeyError) as error:
         refuse(path, "arrays of types that numpy supports", error)
     arrays = {name: np.asarray(x, np.float32) for name, x in arrays.items()}
-    return arrays, {path.name: digest(path) for path in paths}
+    return arrays, {path.name: sha256(path) for path in paths}
 
 
 # If an array has several names, a file keeps one of them.

@@ -103,10 +103,8 @@ def fitted(settings: Config, it: Foreign) -> Any:
       UserError: if the model of the configuration has other arrays.
     """
     model = models.make(settings, *it.vocabulary.sizes)
-    wanted = {
-        jax.tree_util.keystr(path, simple=True, separator="."): leaf.shape
-        for path, leaf in jax.tree_util.tree_leaves_with_path(models.abstract(model))
-    }
+    arrays = models.by_name(models.abstract(model))
+    wanted = {name: array.shape for name, array in arrays.items()}
     got = {name: array.shape for name, array in it.arrays.items()}
     if wanted != got:
         name = sorted(set(wanted.items()) ^ set(got.items()))[0][0]

@@ -11,13 +11,13 @@ import numpy as np
 
 from transformer import config
 from transformer.data.tokenizers.marian import read_numbers, rest_of
+from transformer.files.digests import sha256
 from transformer.formats.arrays import rows_of
 from transformer.formats.foreign import (
     Foreign,
     beam,
     check,
     check_depth,
-    digest,
     exponent,
     marian_vocabulary,
     number,
@@ -80,7 +80,7 @@ def load(path: Path) -> Foreign:
         },
         {},
         512,
-        {p.name: digest(p) for p in (path, names_file)} | digests,
+        {p.name: sha256(p) for p in (path, names_file)} | digests,
     )
 
 

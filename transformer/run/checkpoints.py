@@ -27,8 +27,10 @@ import jax
 import numpy as np
 
 from transformer.config import UserError
+from transformer.files.digests import sha256
 from transformer.files.whole import write_whole
 from transformer.parallel import hosts
+from transformer.parallel.partition import name_of
 
 _DIGESTS = "digests.json"
 _RECORDED = {"metadata", "metric", "temporary", "arrays"}
@@ -404,9 +406,7 @@ def _orbax() -> Any:
 def _describe(tree: Any) -> dict[str, str]:
     """Return "dtype shape" of each array by its dotted name."""
     return {
-        jax.tree_util.keystr(path, simple=True, separator="."): (
-            f"{leaf.dtype} {tuple(leaf.shape)}"
-        )
+        name_of(path): f"{leaf.dtype} {tuple(leaf.shape)}"
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
 
@@ -457,9 +457,7 @@ def _digests(path: Path) -> dict[str, str]:
     digests = {}
     for file in sorted(path.rglob("*")):
         if file.is_file() and file != path / _DIGESTS:
-            with file.open("rb") as stream:
-                digest = hashlib.file_digest(stream, "sha256").hexdigest()
-            digests[str(file.relative_to(path))] = digest
+            digests[str(file.relative_to(path))] = sha256(file)
     return digests
 
 

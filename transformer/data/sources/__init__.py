@@ -17,13 +17,13 @@ from transformer.data.sources.source import (
     Pair,
     Source,
     Split,
-    sha256,
 )
 from transformer.data.sources.text import Text
 from transformer.data.sources.tfds import TensorFlowDatasets
 from transformer.data.sources.trees import Trees
 from transformer.data.sources.vectors import Vectors, digest
 from transformer.data.vectors import in_folder
+from transformer.files.digests import sha256
 
 __all__ = [
     "SOURCES",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import pathlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, Protocol
 
@@ -34,9 +32,3 @@ def limited(data: Data, split: Split, items: Iterable[Any]) -> Iterator[Any]:
     """Stream items of a split, of the training split at most ``data.train_pairs``."""
     limit = data.train_pairs if split == "train" else 0
     return itertools.islice(items, limit or None)
-
-
-def sha256(path: pathlib.Path) -> str:
-    """Return the SHA-256 (hex) of a file."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -15,7 +15,8 @@ from typing import Any
 from transformer import config
 from transformer.config import UserError
 from transformer.data.sources.names import Part, parts
-from transformer.data.sources.source import Checksums, Pair, Split, limited, sha256
+from transformer.data.sources.source import Checksums, Pair, Split, limited
+from transformer.files.digests import sha256
 from transformer.files.lines import decoded
 
 

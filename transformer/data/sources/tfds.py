@@ -9,7 +9,8 @@ from typing import Any
 
 from transformer import config
 from transformer.config import UserError
-from transformer.data.sources.source import Checksums, Pair, Split, limited, sha256
+from transformer.data.sources.source import Checksums, Pair, Split, limited
+from transformer.files.digests import sha256
 
 
 class TensorFlowDatasets:

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Iterator
 
 from transformer import config
 from transformer.config import UserError
-from transformer.data.sources.source import Checksums, Pair, Split, limited, sha256
+from transformer.data.sources.source import Checksums, Pair, Split, limited
 from transformer.data.sources.text import existing, read_lines
 from transformer.data.vectors import in_folder
+from transformer.files.digests import sha256
 
 
 @dataclasses.dataclass(frozen=True)
