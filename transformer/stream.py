@@ -71,11 +71,12 @@ def translate_stream(
     demanded: dict[str, Any] = {"forbid": forbid} if forbid else {}
     if forbid:  # what is not a word is refused before anything is read
         demands.forbidding(translator.vocabulary.target, tuple(forbid))
-    hosts.once(_note)(sizes.line(translator.settings))
+    note = hosts.once(_note)
+    note(sizes.line(translator.settings))
     count, first = translator.search(**search).n_best, 1
     for chunk in chunks(lines, _LINES_AT_A_TIME, PAUSE if answering else None):
         if first > 1 and not answering:
-            hosts.once(_note)(f"{first - 1:,} lines translated")
+            note(f"{first - 1:,} lines translated")
         every: list[tuple[str, Translation]] = []
         given: Sequence[Sequence[str]] = []
         if tags:

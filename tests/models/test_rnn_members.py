@@ -6,13 +6,14 @@ with it in ``test_rnn_against_torch.py``.
 
 import math
 import types
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from support.models import recurrent_config
-from support.reference import assert_close
+from support.reference import assert_close, sigmoid
 
 from transformer.models.rnn import decoders, gnmt, layers, luong
 from transformer.models.rnn.decoders import Memory
@@ -20,10 +21,6 @@ from transformer.nn import recurrent
 
 N, S = 3, 5
 ROUNDINGS = 60  # six operations in sequence, each a sum of at most 2 N + 4 terms
-
-
-def sigmoid(x: Any) -> Any:
-    return 1 / (1 + np.exp(-x))
 
 
 def softmax(e: np.ndarray) -> np.ndarray:
@@ -48,40 +45,41 @@ def additive(h: np.ndarray, keys: np.ndarray, w: np.ndarray, v: np.ndarray) -> A
     return softmax(np.tanh((h @ w)[:, :, None] + keys[:, None]) @ v)
 
 
-class Draw:
-    """Draws arrays; the step gets them in float32, the equations in float64."""
+def drawing() -> Callable[..., np.ndarray]:
+    """Return a function that draws arrays in float64 whose values float32 has too."""
+    generator = np.random.default_rng(0)
 
-    def __init__(self) -> None:
-        self.generator = np.random.default_rng(0)
+    def draw(*shape: int) -> np.ndarray:
+        return generator.normal(size=shape).astype(np.float32).astype(np.float64)
 
-    def __call__(self, *shape: int) -> np.ndarray:
-        return self.generator.normal(size=shape).astype(np.float32).astype(np.float64)
+    return draw
 
 
 def product(w: dict[str, np.ndarray]) -> Any:
     return lambda name, x: x @ jnp.float32(w[name])
 
 
-def f32(*arrays: np.ndarray) -> list[jax.Array]:
-    return [jnp.float32(x) for x in arrays]
+def memory_of(annotations: Any, keys: Any, held: Any) -> Memory:
+    """Return what a step reads of a source without padding, in float32."""
+    real = jnp.ones((1, S))
+    return Memory(single(annotations), single(keys), real, single(held))
 
 
-def recurrent_state(h: np.ndarray, c: np.ndarray) -> tuple[jax.Array, jax.Array]:
-    return jnp.float32(h), jnp.float32(c)
+def single(tree: Any) -> Any:
+    return jax.tree.map(jnp.float32, tree)
 
 
 def test_a_step_of_rnnsearch():
     """Equations of appendix A.2.2, in the order of ``RnnSearch``."""
-    draw = Draw()
+    draw = drawing()
     w = {"update.gates": draw(N, 2 * N), "update.candidate": draw(N, N)}
     w |= {"query": draw(N, N), "context": draw(2 * N, 3 * N)}
     v, annotations, keys = draw(N), draw(1, S, 2 * N), draw(1, S, N)
     old, before, gates = draw(1, 1, N), draw(1, 1, 2 * N), draw(1, 1, 3 * N)
-    its_keys, its_v = f32(keys, v)
-    memory = Memory(jnp.float32(annotations), its_keys, jnp.ones((1, S)), its_v)
+    memory = memory_of(annotations, keys, v)
     for known in (1.0, 0.0):  # whether there is a previous word
         (state, context), _ = decoders.RnnSearch.cell(
-            *(product(w), memory, tuple(f32(old, before))),
+            *(product(w), memory, single((old, before))),
             (jnp.float32(gates), jnp.full((1, 1), known)),
         )
         new = gru(gates + before @ w["context"], old, w) if known else old
@@ -91,10 +89,10 @@ def test_a_step_of_rnnsearch():
 
 
 def test_every_step_without_attention_reads_the_vector():
-    draw = Draw()
+    draw = drawing()
     w = {"update.gates": draw(N, 2 * N), "update.candidate": draw(N, N)}
     old, gates, vector = draw(1, 1, N), draw(1, 1, 3 * N), draw(1, 1, 3 * N)
-    memory = Memory(jnp.zeros((1, 1, N)), jnp.float32(vector), jnp.ones((1, S)), None)
+    memory = memory_of(np.zeros((1, 1, N)), vector, None)
     new, _ = decoders.FixedVector.cell(
         product(w), memory, jnp.float32(old), (jnp.float32(gates), jnp.ones((1, 1)))
     )
@@ -103,7 +101,7 @@ def test_every_step_without_attention_reads_the_vector():
 
 def test_a_step_of_gnmt():
     """Residual connections from the third layer on; every layer reads the context."""
-    draw, depth = Draw(), 4
+    draw, depth = drawing(), 4
     w = {"query": draw(N, N), "context": draw(N, 4 * N)}
     w |= {f"layer_{i}.state": draw(N, 4 * N) for i in range(depth)}
     w |= {f"layer_{i}.input": draw(2 * N, 4 * N) for i in range(1, depth)}
@@ -111,10 +109,8 @@ def test_a_step_of_gnmt():
     annotations, keys = draw(1, S, N), draw(1, S, N)
     states = [(draw(1, 1, N), draw(1, 1, N)) for _ in range(depth)]
     before, gates = draw(1, 1, N), draw(1, 1, 4 * N)
-    held = {"cells": f32(*biases), "energy": jnp.float32(v)}
-    its_keys = jnp.float32(keys)
-    memory = Memory(jnp.float32(annotations), its_keys, jnp.ones((1, S)), held)
-    stack = gnmt.Stack(tuple(recurrent_state(*s) for s in states), jnp.float32(before))
+    memory = memory_of(annotations, keys, {"cells": biases, "energy": v})
+    stack = gnmt.Stack(*single((tuple(states), before)))
     _, output = gnmt.Gnmt.cell(product(w), memory, stack, (jnp.float32(gates), ()))
     first = gates + before @ w["context"] + states[0][0] @ w["layer_0.state"]
     x, _ = lstm(first, states[0][1])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax import lax
 from jax.extend.core import jaxprs_in_params
+from support.reference import sigmoid
 
 from transformer.nn import matmul, recurrent
 
@@ -62,9 +63,6 @@ def test_the_bias_of_the_reset_product_is_reset_too():
 def test_lstm_equals_a_loop():
     x, h, c, u = draw(B, 4 * N), draw(B, N), draw(B, N, seed=1), draw(N, 4 * N)
 
-    def sigmoid(a):
-        return 1 / (1 + np.exp(-a.astype(np.float64)))
-
     gates = x + h.astype(np.float64) @ u
     i, f, g, o = (gates[:, k * N : (k + 1) * N] for k in range(4))
     cell = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
@@ -84,9 +82,6 @@ def test_the_normed_gru_equals_a_loop():
                 deviation = (part.var() + 1e-5) ** 0.5
                 out.append((part - part.mean()) / deviation)
         return np.concatenate(out).reshape(rows.shape) * gain + bias
-
-    def sigmoid(a):
-        return 1 / (1 + np.exp(-a))
 
     a, b = normed(x), normed(h.astype(np.float64) @ u)
     z, r = (sigmoid(a[:, s] + b[:, s]) for s in (slice(N), slice(N, 2 * N)))

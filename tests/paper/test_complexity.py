@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.cases import leave
+from support.reference import sigmoid
 
 from transformer.nn import attention
 from transformer.paper import complexity
@@ -52,10 +53,6 @@ def test_a_gathered_neighbourhood_is_the_window_of_a_mask():
     q, k, v = jnp.array([q, k, v])[:, None, None]
     masked, _ = attention.attention(q, k, v, mask)
     np.testing.assert_allclose(gathered, masked[0, 0], rtol=1e-5, atol=1e-6)
-
-
-def sigmoid(x):
-    return 1 / (1 + np.exp(-x))
 
 
 def gru(x, h, weights):

@@ -460,17 +460,19 @@ def test_eight_devices_translate_as_one():
     assert_close(*scores, roundings=300)
 
 
-@pytest.mark.parametrize("name", ["_log_probabilities", "_encode"])
-def test_a_score_on_eight_devices_lowers_for_tpus(name):
+@pytest.mark.parametrize(
+    "name, sides, kernels", [("_log_probabilities", 2, 3), ("_encode", 1, 1)]
+)
+def test_a_score_on_eight_devices_lowers_for_tpus(name, sides, kernels):
     """The compiler does not divide a TPU's kernels among devices."""
     widths = {"model.d_k": 16, "model.d_v": 16, "model.d_model": 128}
     settings = tiny(**widths, **{"model.heads": 8, "model.dtype": "bfloat16"})
     model = models.make(settings, V, V, hardware=Hardware("tpu"))
     mesh = parallel.replica_mesh(jax.devices())
-    ids = [jax.ShapeDtypeStruct((ROWS, 16), jnp.int32)] * (1 + (name[1] == "l"))
+    ids = [jax.ShapeDtypeStruct((ROWS, 16), jnp.int32)] * sides
     traced = getattr(translate, name).trace(model, mesh, models.abstract(model), *ids)
     text = traced.lower(lowering_platforms=("tpu",)).as_text()
-    assert text.count("@tpu_custom_call") == (3 if name[1] == "l" else 1)
+    assert text.count("@tpu_custom_call") == kernels
 
 
 @pytest.mark.parametrize("shape", leave(MESHES, MESHES[:3]))

@@ -199,6 +199,11 @@ def smoothed_loss_gradient(
     return gradient
 
 
+def sigmoid(x: Any) -> Any:
+    """Return ``1 / (1 + exp(-x))``."""
+    return 1 / (1 + np.exp(-x))
+
+
 def learning_rate(step: int, d_model: int, warmup: int, scale: float = 1.0) -> float:
     """Equation 3; steps count from 1."""
     return scale * d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)

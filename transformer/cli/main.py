@@ -84,7 +84,7 @@ def run() -> None:
     for name in ("transformer.parallel.hosts", "transformer.parallel.ahead"):
         if name in sys.modules:
             sys.modules[name].leave(code)
-    if code == _INTERRUPTED:  # nothing can stop a program on a device, or need wait
+    if code == _INTERRUPTED:  # a program on a device cannot be stopped: do not wait
         os._exit(code)
     sys.exit(code)
 

@@ -147,7 +147,8 @@ def _attention(
     # Weights have to be there to be dropped.
     if not fused or (kind == "train" and model.attention_dropout > 0):
         return "unfused"
-    text = f"one kernel, {fused[next(iter(fused))]}"
+    (kernel,) = set(fused.values())
+    text = f"one kernel, {kernel}"
     if len(fused) == 3:
         return text
     names = [place.replace("cross", "cross-attention") for place in fused]

@@ -34,17 +34,13 @@ def measure_memory(settings: Config, tokens: int, length: int) -> dict[str, Any]
     height = batch_rows(settings, tokens, length)
     shape, both = (height, length, length), models.configured_sizes(settings)
     rows: dict[str, Any] = {"batch": f"{height} x {length}"}
-    scanned = dataclasses.replace(settings.parallel, layers="scanned")
-    model, one = (
-        models.make(settings, *both),
-        dataclasses.replace(settings, parallel=scanned),
-    )
-    forms = _FORMS if model.stacks and models.scans_layers(one, model) else _FORMS[:1]
+    model, scanned = models.make(settings, *both), _with(settings, layers="scanned")
+    scans = bool(model.stacks) and models.scans_layers(scanned, model)
+    forms = _FORMS if scans else _FORMS[:1]
     kept = _REMAT[:1] if isinstance(settings.model, config.Recurrent) else _REMAT
     for form in forms:
         for remat in kept:
-            spread = dataclasses.replace(settings.parallel, remat=remat, layers=form)
-            one = dataclasses.replace(settings, parallel=spread)
+            one = _with(settings, remat=remat, layers=form)
             start = time.perf_counter()
             traced = traces.train_step(Case(one, both, shape, jax.devices()))
             compiled = traces.compile_anew(traced)
@@ -53,6 +49,11 @@ def measure_memory(settings: Config, tokens: int, length: int) -> dict[str, Any]
             rows[f"{name}: temporaries, MB"] = temporaries(compiled)
             rows[f"{name}: compile, s"] = seconds
     return rows
+
+
+def _with(settings: Config, **how: Any) -> Config:
+    parallel = dataclasses.replace(settings.parallel, **how)
+    return dataclasses.replace(settings, parallel=parallel)
 
 
 def temporaries(compiled: Any) -> float:
