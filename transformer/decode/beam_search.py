@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -84,11 +85,8 @@ def beam(
       J hypotheses per sentence. If fewer are finished at the limit, live ones follow,
       cut there.
     """
-    search = _beam(
-        *(step, cache, limits, length, penalty, beams, n_best),
-        *(constraint, counts, bos, eos, False),
-    )
-    return search[0]
+    search = _Search(step, penalty, beams, n_best, constraint, bos, eos)
+    return search.run(search.start(cache, limits, length, counts))[0]
 
 
 def recorded_beam(
@@ -104,101 +102,116 @@ def recorded_beam(
     counts: jax.Array | None = None,
 ) -> tuple[Hypotheses, Candidates]:
     """Search as ``beam`` does and return the candidates of each step too."""
-    found, record = _beam(
-        *(step, cache, limits, length, penalty, beams, n_best),
-        *(constraint, counts, BOS, EOS, True),
+    search = _Search(step, penalty, beams, n_best, constraint, BOS, EOS)
+    start = search.start(cache, limits, length, counts)
+    each = len(limits), length, 2 * beams
+    nothing = Candidates(
+        jnp.full(each, NEVER),
+        jnp.zeros(each, jnp.int32),
+        jnp.zeros(each, jnp.int32),
+        jnp.zeros(len(limits), jnp.int32),
     )
+    found, record = search.run(start._replace(record=nothing))
     assert record is not None
     return found, record
 
 
-def _beam(
-    step,
-    cache,
-    limits,
-    length,
-    penalty,
-    beams,
-    n_best,
-    constraint,
-    counts,
-    bos,
-    eos,
-    record,
-):
-    batch = limits.shape[0]
+@dataclasses.dataclass(frozen=True)
+class _Search:
+    """What is the same at each step of a search; see ``beam``."""
 
-    def extend(state: _Beam) -> _Beam:
-        live, now = state.live, state.position + 1
-        before = jnp.where(now == 1, bos, _token(live.ids, state.position - 1))
-        logits, cache = step(state.cache, before, state.parents)
+    step: Step
+    penalty: Penalty
+    beams: int
+    n_best: int
+    constraint: Constraint | None
+    bos: int
+    eos: int
+
+    def start(
+        self, cache: Any, limits: jax.Array, length: int, counts: jax.Array | None
+    ) -> _Beam:
+        """Return the state before the first step, without a record."""
+        batch = len(limits)
+        empty = Hypotheses(
+            ids=jnp.zeros((batch, self.beams, length), jnp.int32),
+            lengths=jnp.zeros((batch, self.beams), jnp.int32),
+            log_probabilities=jnp.zeros((batch, self.beams)),
+            scores=jnp.full((batch, self.beams), NEVER),
+        )
+        return _Beam(
+            position=jnp.zeros((), jnp.int32),
+            # The J hypotheses are the same empty one: only the first may be continued.
+            live=empty._replace(scores=empty.scores.at[:, 0].set(0.0)),
+            finished=empty,
+            parents=jnp.zeros((batch, self.beams), jnp.int32),
+            done=jnp.zeros((batch,), bool),
+            limits=limits,
+            counts=counts,
+            record=None,
+            cache=cache,
+        )
+
+    def run(self, state: _Beam) -> tuple[Hypotheses, Candidates | None]:
+        """Search from a state to the end."""
+        state = until_done(self._extend, state)
+        found = with_unfinished(state.finished, state.live, self.penalty)
+        return found, state.record
+
+    def _extend(self, state: _Beam) -> _Beam:
+        live, at, now = state.live, state.position, state.position + 1
+        before = jnp.where(now == 1, self.bos, _token(live.ids, at - 1))
+        logits, cache = self.step(state.cache, before, state.parents)
         mask = allowed(
-            *(constraint, live.ids, state.position, state.counts, state.limits),
+            *(self.constraint, live.ids, at, state.counts, state.limits),
             logits.shape[-1],
         )
         # Twice J candidates: even if the first J all end, J are left to go on.
         totals, parents, tokens = best_continuations(
-            live.scores, logits, 2 * beams, mask
+            live.scores, logits, 2 * self.beams, mask
         )
         ids = jnp.take_along_axis(live.ids, parents[..., None], axis=1)
-        ids = lax.dynamic_update_slice(ids, tokens[..., None], (0, 0, state.position))
-        lengths = jnp.full_like(tokens, now)
-        ends = tokens == eos
-        counts = ends & (jnp.arange(2 * beams) < beams) & (totals > NEVER / 2)
-        counts &= ~state.done[:, None]
-        scores = jnp.where(counts, totals / penalty(now), NEVER)
-        new = Hypotheses(ids, lengths, totals, scores)
-        finished = best(join(state.finished, new), beams)
-        going = Hypotheses(ids, lengths, totals, jnp.where(ends, NEVER, totals))
-        scores, order = lax.top_k(going.scores, beams)
-        going = take(going, order)._replace(scores=scores)
-        highest = going.scores[:, 0] / penalty(state.limits)
-        settled = highest <= finished.scores[:, n_best - 1]
-        if mask is not None:  # where there are fewer outputs than n_best
-            settled |= going.scores[:, 0] <= NEVER / 2
-        full = (finished.scores > NEVER).all(-1)
-        done = state.done | settled | full | (now >= state.limits)
+        ids = lax.dynamic_update_slice(ids, tokens[..., None], (0, 0, at))
+        new = Hypotheses(ids, jnp.full_like(tokens, now), totals, totals)
+        ends = tokens == self.eos
+        finished = self._with_ended(state, new, ends)
+        going, order = _going(new, ends, self.beams)
         return _Beam(
             now,
             where(state.done, live, going),
             finished,
             jnp.take_along_axis(parents, order, axis=1),
-            done,
+            self._done(state, going, finished),
             state.limits,
             state.counts,
             _recorded(state, totals, parents, tokens),
             cache,
         )
 
-    empty = Hypotheses(
-        ids=jnp.zeros((batch, beams, length), jnp.int32),
-        lengths=jnp.zeros((batch, beams), jnp.int32),
-        log_probabilities=jnp.zeros((batch, beams)),
-        scores=jnp.full((batch, beams), NEVER),
-    )
-    # At first the J hypotheses are the same empty one: only the first may be continued.
-    first = empty._replace(scores=empty.scores.at[:, 0].set(0.0))
-    each = batch, length, 2 * beams
-    state = _Beam(
-        position=jnp.zeros((), jnp.int32),
-        live=first,
-        finished=empty,
-        parents=jnp.zeros((batch, beams), jnp.int32),
-        done=jnp.zeros((batch,), bool),
-        limits=limits,
-        counts=counts,
-        record=Candidates(
-            jnp.full(each, NEVER),
-            jnp.zeros(each, jnp.int32),
-            jnp.zeros(each, jnp.int32),
-            jnp.zeros(batch, jnp.int32),
-        )
-        if record
-        else None,
-        cache=cache,
-    )
-    state = until_done(extend, state)
-    return with_unfinished(state.finished, state.live, penalty), state.record
+    def _with_ended(self, state: _Beam, new: Hypotheses, ends: jax.Array) -> Hypotheses:
+        """Return the best finished hypotheses, with those that end at this step."""
+        end = ends & (jnp.arange(2 * self.beams) < self.beams)
+        end &= (new.scores > NEVER / 2) & ~state.done[:, None]
+        scores = new.log_probabilities / self.penalty(state.position + 1)
+        new = new._replace(scores=jnp.where(end, scores, NEVER))
+        return best(join(state.finished, new), self.beams)
+
+    def _done(self, state: _Beam, live: Hypotheses, finished: Hypotheses) -> jax.Array:
+        """Return which sentences need no further step (B,)."""
+        highest = live.scores[:, 0] / self.penalty(state.limits)
+        settled = highest <= finished.scores[:, self.n_best - 1]
+        if self.constraint is not None:  # where there are fewer outputs than n_best
+            settled |= live.scores[:, 0] <= NEVER / 2
+        full = (finished.scores > NEVER).all(-1)
+        return state.done | settled | full | (state.position + 1 >= state.limits)
+
+
+def _going(
+    new: Hypotheses, ends: jax.Array, count: int
+) -> tuple[Hypotheses, jax.Array]:
+    """Return the best hypotheses that do not end, and their indices (B, count)."""
+    scores, order = lax.top_k(jnp.where(ends, NEVER, new.scores), count)
+    return take(new, order)._replace(scores=scores), order
 
 
 def _recorded(state: _Beam, *candidates: jax.Array) -> Candidates | None:
