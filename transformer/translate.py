@@ -283,11 +283,7 @@ class Translator:
             )
             weights = self._fetched(of, *ids)
             if not weights:
-                kind = self.settings.model.kind
-                raise UserError(
-                    f"model: expected one with attention, got a model of kind {kind} "
-                    "without any; choose another run"
-                )
+                raise lacks_attention(self.settings)
             for place, row in enumerate(group.rows.tolist()):
                 yield (
                     row,
@@ -431,6 +427,15 @@ def _says_something(line: Any, ids: Sequence[int]) -> bool:
 
 
 # ------------------------------------------------------------------- jitted functions
+
+
+def lacks_attention(settings: Config) -> UserError:
+    """Return the error for a model whose attention is asked for and that has none."""
+    kind = settings.model.kind
+    return UserError(
+        f"model: expected one with attention, got a model of kind {kind} without any; "
+        "choose another run"
+    )
 
 
 def by_rows(function: Callable[..., Any]) -> jax.stages.Wrapped:

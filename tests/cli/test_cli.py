@@ -203,7 +203,7 @@ def test_errors_of_a_programme(capsys, monkeypatch, tmp_path):
 
 
 _A_PROGRAM_GOES_ON = """
-import threading
+import os, signal, threading
 import jax
 from jax import lax
 from transformer.cli import main
@@ -211,21 +211,24 @@ from transformer.cli import main
 def interrupted(arguments):
     forever = jax.jit(lambda n: lax.while_loop(lambda i: i >= 0, lambda i: i ^ 1, n))
     threading.Thread(target=forever, args=(1,)).start()
-    raise KeyboardInterrupt
+    os.kill(os.getpid(), signal.Signals[arguments[0]])
 
 main._dispatch = interrupted
 main.run()
 """
 
 
-def test_an_interrupted_command_waits_for_no_device():
+@pytest.mark.parametrize(
+    "name, code, word", [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")]
+)
+def test_an_interrupted_command_waits_for_no_device(name, code, word):
     done = subprocess.run(
-        [sys.executable, "-c", _A_PROGRAM_GOES_ON],
+        [sys.executable, "-c", _A_PROGRAM_GOES_ON, name],
         capture_output=True,
         text=True,
         timeout=200,
     )
-    assert (done.returncode, done.stderr) == (130, "transformer: error: interrupted\n")
+    assert (done.returncode, done.stderr) == (code, f"transformer: error: {word}\n")
 
 
 # ---- what reaches the programmes -----------------------------------------------------

@@ -237,7 +237,7 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "no list": (
         lambda p: (p / "vocab.json").unlink(),
-        "vocab.json: expected a readable file",
+        "vocab.json: expected a file, found none; give the vocab.json of the model",
     ),
     "no pieces": (lambda p: (p / "target.spm").unlink(), "target.spm: expected the"),
     "other spm": (

@@ -185,10 +185,8 @@ def _is_stream(path: str) -> bool:
     return os.path.exists(path) and not os.path.isfile(path)
 
 
-def _unwritable(path: str, why: str | None) -> UserError:
-    return UserError(
-        f"--output: expected a writable file, got {path}: {why}; choose another"
-    )
+def _unwritable(path: str, why: str | None, what: str = "writable file") -> UserError:
+    return UserError(f"--output: expected a {what}, got {path}: {why}; choose another")
 
 
 # ---- before anything is read ---------------------------------------------------------
@@ -207,23 +205,27 @@ def check_output(command: Command, values: flags.FlagValues) -> None:
     path = values["output"].value if "output" in values else None
     if path is None:
         return
-    if command.flags()["output"].folder:
+    flag = command.flags()["output"]
+    if flag.folder:
         _refuse_files_of_a_run(path)
         writable(Path(path), "output")
         return
+    what = "new folder" if flag.creates else "writable file"
+    if flag.creates and os.path.lexists(path):
+        raise _unwritable(path, os.strerror(errno.EEXIST), what)
     if os.path.isdir(path):
         raise _unwritable(path, os.strerror(errno.EISDIR))
     if _is_stream(path):
         return
     parent = os.path.dirname(os.path.realpath(path))
     if not os.path.isdir(parent):
-        raise _unwritable(path, f"there is no folder {parent}")
+        raise _unwritable(path, f"there is no folder {parent}", what)
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise _unwritable(path, f"the folder {parent} is write-protected")
-    for flag, read in _read_files(command, values):
+        raise _unwritable(path, f"the folder {parent} is write-protected", what)
+    for name, read in _read_files(command, values):
         if _is_same(path, read):
             raise UserError(
-                f"--output: expected a file other than {flag}, got {path} for both; "
+                f"--output: expected a file other than {name}, got {path} for both; "
                 "choose another"
             )
     _refuse_files_of_a_run(path)

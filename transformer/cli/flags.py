@@ -30,6 +30,7 @@ class Flag:
     path: bool = False  # its value is a path, or several
     reads: bool = False  # its value is a file to read
     folder: bool = False  # its value is a folder to write into
+    creates: bool = False  # its value is a folder to create
 
     def parse(self, name: str, text: Any) -> Any:
         """Return the value that was typed.
@@ -171,6 +172,11 @@ def file_flag(help_: str) -> Flag:
 def folder_flag(help_: str) -> Flag:
     """Return a flag that names a folder to write into."""
     return Flag(str, None, help_, _TEXT, path=True, folder=True)
+
+
+def new_folder_flag(help_: str) -> Flag:
+    """Return a flag that names a folder to create."""
+    return Flag(str, None, help_, _TEXT, path=True, creates=True)
 
 
 def count_flag(

@@ -11,8 +11,10 @@ import difflib
 import errno
 import gc
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from absl import flags
 
@@ -21,7 +23,7 @@ from transformer.cli.commands import COMMANDS
 from transformer.cli.parse import parse
 from transformer.config import UserError
 
-_INTERRUPTED = 130
+_INTERRUPTED, _TERMINATED = 130, 143  # as shells have them
 
 # What a user can do about errors of the operating system.
 _REMEDIES = {
@@ -45,8 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 
     Returns:
       The exit code: 0, 1 if some runs of several failed, 2 for a user error, 130 if
-      interrupted, 141 if the reader of the output went away, 143 for a run that SIGTERM
-      stopped.
+      interrupted, 141 if the reader of the output went away, 143 if SIGTERM came.
     """
     try:
         if sys.stdout is None:
@@ -65,6 +66,8 @@ def main(arguments: Sequence[str]) -> int:
         if error.errno not in _REMEDIES:
             raise
         return _complain(f"{error}; {_REMEDIES[error.errno]}", 2)
+    except _Terminated:
+        return _complain("terminated", _TERMINATED)
     except KeyboardInterrupt:
         return _complain("interrupted", _INTERRUPTED)
 
@@ -75,6 +78,7 @@ def run() -> None:
     # after every 700 would take a tenth of the startup.
     gc.set_threshold(100_000)
     _fill_descriptors()
+    signal.signal(signal.SIGTERM, _terminate)
     code = main(sys.argv[1:])
     try:
         if sys.stdout is not None:
@@ -84,9 +88,18 @@ def run() -> None:
     for name in ("transformer.parallel.hosts", "transformer.parallel.ahead"):
         if name in sys.modules:
             sys.modules[name].leave(code)
-    if code == _INTERRUPTED:  # a program on a device cannot be stopped: do not wait
+    # A program on a device cannot be stopped: do not wait for it.
+    if code in (_INTERRUPTED, _TERMINATED):
         os._exit(code)
     sys.exit(code)
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, where a command does not handle it: temporary files are removed."""
+
+
+def _terminate(number: int, frame: Any) -> None:
+    raise _Terminated
 
 
 def _complain(text: str, code: int) -> int:

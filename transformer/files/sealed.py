@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import UserError
+from transformer.files.objects import read_object
 from transformer.files.whole import write_json as write_plain
 
 _SEAL = "sha256"
@@ -36,19 +37,7 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
       UserError: if there is no such file, it cannot be read, or its content is not what
         was written.
     """
-    try:
-        value = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        raise UserError(f"{path}: expected a file, found none; {remedy}") from None
-    except OSError as error:
-        raise UserError(
-            f"{path}: expected a readable file, got: {error.strerror}; {remedy}"
-        ) from None
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: expected JSON, got: {error}; {remedy}") from None
-    if not isinstance(value, dict):
-        kind = type(value).__name__
-        raise UserError(f"{path}: expected a JSON object, got a {kind}; {remedy}")
+    value = read_object(path, remedy)
     if _is_sealed(value):
         seal = value.pop(_SEAL, None)
         if seal != _digest(value):

@@ -197,6 +197,9 @@ def marian_vocabulary(
     return Vocabulary(*sides), digests
 
 
+ANOTHER = "import another model"  # the end of such a message
+
+
 def refuse(place: object, expected: str, got: object) -> NoReturn:
     """Raise the ``UserError`` of a file that is not what can be imported."""
-    raise UserError(f"{place}: expected {expected}, got {got}; import another model")
+    raise UserError(f"{place}: expected {expected}, got {got}; {ANOTHER}")

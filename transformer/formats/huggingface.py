@@ -16,6 +16,7 @@ from transformer.config import UserError
 from transformer.data.tokenizers import Marian, SentencePiece
 from transformer.data.tokenizers.marian import read_numbers, rest_of
 from transformer.files.digests import sha256
+from transformer.files.objects import read_object
 from transformer.files.whole import write_json, write_whole
 from transformer.formats import card
 from transformer.formats.arrays import (
@@ -25,6 +26,7 @@ from transformer.formats.arrays import (
     their_rows,
 )
 from transformer.formats.foreign import (
+    ANOTHER,
     EPSILON,
     Foreign,
     beam,
@@ -74,7 +76,7 @@ def load(folder: Path) -> Foreign:
     Raises:
       UserError: if it is of another architecture, incomplete, or holds pickles only.
     """
-    settings = _json(folder / "config.json")
+    settings = read_object(folder / "config.json", ANOTHER)
     place = folder / "config.json"
     if (kind := settings.get("model_type")) != "marian":
         refuse(place, "model_type marian", repr(kind))
@@ -191,7 +193,7 @@ def _stored(folder: Path) -> tuple[Arrays, dict[str, str]]:
     index = folder / "model.safetensors.index.json"
     paths = [folder / "model.safetensors"]
     if index.is_file():
-        named = _json(index).get("weight_map", {})
+        named = read_object(index, ANOTHER).get("weight_map", {})
         shards: list[Any] = [*named.values()] if isinstance(named, dict) else [None]
         if not all(isinstance(name, str) for name in shards):
             refuse(index, "a file name for each array in weight_map", "others")
@@ -267,7 +269,7 @@ def _same_table(c: config.Transformer, name: str) -> list[str]:
 
 def _search(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     path = folder / "generation_config.json"
-    own = _json(path) if path.is_file() else {}
+    own = read_object(path, ANOTHER) if path.is_file() else {}
     given = {**settings, **own}
 
     def place(key: str) -> Path:
@@ -281,21 +283,9 @@ def _search(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _languages(folder: Path) -> dict[str, str]:
     path = folder / "tokenizer_config.json"
-    given = _json(path) if path.is_file() else {}
+    given = read_object(path, ANOTHER) if path.is_file() else {}
     found = {f"{x}_language": given.get(f"{x}_lang") for x in ("source", "target")}
     return {key: value for key, value in found.items() if isinstance(value, str)}
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_bytes())
-    except OSError as error:
-        refuse(path, "a readable file", error.strerror)
-    except (ValueError, RecursionError) as error:
-        refuse(path, "JSON", error)
-    if not isinstance(values, dict):
-        refuse(path, "a JSON object", type(values).__name__)
-    return values
 
 
 # ---- written -------------------------------------------------------------------------

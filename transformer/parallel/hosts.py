@@ -179,11 +179,16 @@ def dependent() -> Iterator[None]:
 
 
 def leave(code: int) -> None:
-    """End this process at once after a failure, if it would wait for others.
+    """Leave the other processes before this one ends with an exit code.
 
-    A run that SIGTERM stopped is none: all its processes end together.
+    After a failure it ends at once: they would be waited for. Those of a run that
+    SIGTERM stopped end together.
     """
-    if code not in (0, STOPPED) and jax.distributed.is_initialized():
+    if code == 0 or not jax.distributed.is_initialized():
+        return
+    if code == STOPPED:
+        jax.distributed.shutdown()
+    else:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

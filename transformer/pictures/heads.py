@@ -20,7 +20,7 @@ from transformer.config import UserError
 from transformer.ids import BOS, EOS, SPECIAL
 from transformer.metrics.heads import KINDS
 from transformer.pictures import plots
-from transformer.translate import Translator, load
+from transformer.translate import Translator, lacks_attention, load
 from transformer.trees import brackets
 from transformer.trees.brackets import Tree
 
@@ -115,11 +115,7 @@ def sizes(translator: Translator) -> dict[str, tuple[int, int]]:
     weights = functools.partial(models.attention_weights, translator.model)
     found = jax.eval_shape(weights, translator.params, ids, ids)
     if not found:
-        model = translator.settings.model
-        raise UserError(
-            f"model: expected one with attention, got a model of kind {model.kind} "
-            "without any; choose another run"
-        )
+        raise lacks_attention(translator.settings)
     return {kind: found[kind].shape[1:3] for kind in KINDS if kind in found}
 
 

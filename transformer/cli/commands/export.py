@@ -7,7 +7,7 @@ from pathlib import Path
 from absl import flags
 
 from transformer.cli.files import trained
-from transformer.cli.flags import Command, choice_flag, path_flag
+from transformer.cli.flags import Command, choice_flag, new_folder_flag
 
 
 def run(values: flags.FlagValues) -> int:
@@ -27,7 +27,7 @@ COMMAND = Command(
     ("quantization",),
     own={
         "to": choice_flag("system to export to", ["huggingface", "ctranslate2"]),
-        "output": path_flag("folder to create"),
+        "output": new_folder_flag("folder to create"),
         "quantization": choice_flag(
             "type of the arrays; int8 for CTranslate2 only (default: float32)",
             ["int8", "float16", "bfloat16"],

@@ -8,7 +8,6 @@ import hashlib
 import json
 import pathlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from transformer import config
 from transformer.config import UserError
@@ -21,6 +20,7 @@ from transformer.data.tokenizers.sentence_piece import (
     written,
 )
 from transformer.data.tokenizers.tokenizer import OfText, Texts, shown, word_numbers
+from transformer.files.objects import read_object
 from transformer.ids import SPECIAL, UNK
 
 _NUMBERS = "vocab.json"  # beside a .spm file: the number of each piece
@@ -68,7 +68,7 @@ class Marian(OfText):
 
     @classmethod
     def load(cls, path: pathlib.Path) -> Marian:
-        values = _json(path)
+        values = read_object(path, "give the file of the model")
         try:
             model, pieces = base64.b64decode(values["model"]), values["pieces"]
             if not all(isinstance(piece, str) for piece in pieces):
@@ -197,7 +197,7 @@ def read_numbers(path: pathlib.Path) -> dict[str, int]:
     Raises:
       UserError: if it is something else.
     """
-    values = _json(path)
+    values = read_object(path, "give the vocab.json of the model")
     if not values or not all(type(number) is int for number in values.values()):
         raise UserError(
             f"{path}: expected a number for each piece, got something else; give the "
@@ -210,21 +210,6 @@ def _beside(path: pathlib.Path) -> Marian:
     names = path.parent / _NUMBERS
     pieces = rest_of(read_numbers(names), str(names))
     return Marian(_read(path), pieces, str(path))
-
-
-def _json(path: pathlib.Path) -> dict[str, Any]:
-    try:
-        values = json.loads(_read(path))
-    except (ValueError, RecursionError) as error:
-        raise UserError(
-            f"{path}: expected JSON, got: {error}; give the file of the model"
-        ) from None
-    if not isinstance(values, dict):
-        raise UserError(
-            f"{path}: expected a JSON object, got a {type(values).__name__}; give the "
-            "file of the model"
-        )
-    return values
 
 
 def _read(path: pathlib.Path) -> bytes:
