@@ -203,9 +203,11 @@ def test_the_other_verdicts(tmp_path):
     against, claims = found["rows against base"], found["claims"]
     assert line(against, "B_dk16")["PPL verdict"] == "worse: contradicted"
     few = line(against, "B_dk32")["PPL verdict"]
-    assert re.fullmatch(r"worse: not enough seeds \(about \d+ more per row\)", few)
+    assert re.fullmatch(r"worse: not enough seeds \(about \d+ per row needed\)", few)
     single = line(against, "C_ff4096")
-    assert single["PPL verdict"] == "better: not enough seeds (at least 1 more per row)"
+    assert (
+        single["PPL verdict"] == "better: not enough seeds (at least 2 per row needed)"
+    )
     assert single["PPL ours"] == "-6.0 %" and single["PPL p"] == ""
     learned = line(against, "E_learned")
     assert learned["PPL verdict"] == "the same: confirmed"
@@ -218,7 +220,7 @@ def test_the_other_verdicts(tmp_path):
     )
     bigger = line(claims, "bigger models are better", "§ 6.2 (C)", "PPL")
     assert bigger["verdict"] == (
-        "not enough seeds (at least 1 more per row); 1 of 8 comparisons measured"
+        "not enough seeds (at least 2 per row needed); 1 of 8 comparisons measured"
     )
 
 
@@ -383,7 +385,7 @@ def test_table_2_is_measured_by_averages(tmp_path):
     assert ours["verdict"] == "confirmed"  # far above 27.3
     assert line(german, "Transformer (big)")["BLEU ours"] == ""
     alone = line(french, "Transformer (big)")
-    assert alone["verdict"] == "not enough seeds (at least 1 more per row)"
+    assert alone["verdict"] == "not enough seeds (at least 2 per row needed)"
 
 
 def test_sizes_and_operations_come_from_the_prepared_corpus(tmp_path):

@@ -140,9 +140,9 @@ def test_a_printed_figure_is_reached_or_not():
     ours = [-27.0, -27.1, -27.2]
     assert judge_printed(ours, -27.3, 0.4) == Verdict("confirmed")  # .2 + .17 < .4
     # .25 + .17 > .4; 1.5 deviations, one-sided: 5 runs have power .8.
-    assert judge_printed(ours, -27.35, 0.4) == Verdict("not enough seeds", 5 - 3)
+    assert judge_printed(ours, -27.35, 0.4) == Verdict("not enough seeds", 5)
     # .5 - .25 < .3; 2 deviations beyond the margin, two-sided: 5 runs.
-    assert judge_printed(ours, -27.6, 0.3) == Verdict("not enough seeds", 5 - 3)
+    assert judge_printed(ours, -27.6, 0.3) == Verdict("not enough seeds", 5)
     assert judge_printed(ours, -27.7, 0.3) == Verdict("contradicted")  # .6 - .25 > .3
     assert judge_printed(ours[:1], -27.3, 0.4).least
 
@@ -171,12 +171,12 @@ def test_what_a_verdict_asks_for():
     few = judge([1.0, 1.3], [0.9, 1.1, 1.2], "worse", 0.0)
     deviation = math.sqrt((0.045 + 7 / 300) / 2)
     needed = seeds_needed(1.15 - 3.2 / 3, deviation, "worse", 0.0)
-    assert needed is not None and few == Verdict("not enough seeds", needed - 2)
-    assert str(few) == f"not enough seeds (about {needed - 2} more per row)"
+    assert needed is not None and few == Verdict("not enough seeds", needed)
+    assert str(few) == f"not enough seeds (about {needed} per row needed)"
     single = judge([1.0], [0.9, 1.1], "worse", 0.0)
-    assert str(single) == "not enough seeds (at least 1 more per row)"
+    assert str(single) == "not enough seeds (at least 2 per row needed)"
     equal = judge([1.0, 1.2], [1.2, 1.0], "worse", 0.0)
-    assert str(equal) == "not enough seeds (over 1,000 would be needed)"
+    assert str(equal) == "not enough seeds (over 1,000 per row needed)"
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_a_stricter_level_needs_more_seeds_only_to_contradict():
     assert near(refute=0.01) == near()
     few = judge([1.0, 1.3], [1.9, 1.2], "worse", 0.0, refute=0.01)
     usual = judge([1.0, 1.3], [1.9, 1.2], "worse", 0.0)
-    assert (few.more or 0) > (usual.more or 0) > 0
+    assert (few.seeds or 0) > (usual.seeds or 0) > 0
 
 
 def test_seeds_needed_by_simulation():
@@ -272,4 +272,4 @@ def test_sentences_refute_at_the_level_of_one_comparison_of_several():
 def test_where_seeds_are_not_enough_one_more_is_the_least():
     """t = 10 at one degree of freedom is p = .064, though few seeds have that power."""
     found = judge([10.0, 11.0], [5.5, 5.5], "worse", 0.0)
-    assert found == Verdict("not enough seeds", 1)
+    assert found == Verdict("not enough seeds", 3)

@@ -160,16 +160,16 @@ class Verdict:
     word: Literal[
         "confirmed", "contradicted", "not enough seeds", "not enough sentences"
     ]
-    more: int | None = None  # seeds per row; None for more than MOST_SEEDS
-    least: bool = False  # ``more`` is what it takes to estimate a deviation
+    seeds: int | None = None  # that each row needs; None for more than MOST_SEEDS
+    least: bool = False  # ``seeds`` is what it takes to estimate a deviation
 
     def __str__(self) -> str:
         if self.word != "not enough seeds":
             return self.word
-        if self.more is None:
-            return f"{self.word} (over {MOST_SEEDS:,} would be needed)"
+        if self.seeds is None:
+            return f"{self.word} (over {MOST_SEEDS:,} per row needed)"
         about = "at least" if self.least else "about"
-        return f"{self.word} ({about} {self.more} more per row)"
+        return f"{self.word} ({about} {self.seeds} per row needed)"
 
 
 def decide(
@@ -230,13 +230,13 @@ def judge(
     """
     over_seeds = decide(welch(first, second), relation, margin, refute)
     if over_seeds == "open":
-        return _more_seeds(first, second, relation, margin, refute)
+        return _too_few(first, second, relation, margin, refute)
     if sentences is None or decide(sentences, relation, margin, refute) == over_seeds:
         return Verdict(over_seeds)
     return Verdict("not enough sentences")
 
 
-def _more_seeds(
+def _too_few(
     first: Sequence[float],
     second: Sequence[float],
     relation: Relation,
@@ -245,12 +245,11 @@ def _more_seeds(
 ) -> Verdict:
     fewest = min(len(first), len(second))
     if fewest < 2:
-        return Verdict("not enough seeds", 2 - fewest, least=True)
+        return Verdict("not enough seeds", 2, least=True)
     deviation = math.sqrt((np.var(first, ddof=1) + np.var(second, ddof=1)) / 2)
     value = float(np.mean(first) - np.mean(second))
     needed = seeds_needed(value, deviation, relation, margin, refute)
-    more = None if needed is None else max(needed - fewest, 1)
-    return Verdict("not enough seeds", more)
+    return Verdict("not enough seeds", needed and max(needed, fewest + 1))
 
 
 def judge_printed(values: Sequence[float], printed: float, margin: float) -> Verdict:
@@ -263,7 +262,7 @@ def judge_printed(values: Sequence[float], printed: float, margin: float) -> Ver
     """
     n, value = len(values), float(np.mean(values)) - printed
     if n < 2:
-        return Verdict("not enough seeds", 2 - n, least=True)
+        return Verdict("not enough seeds", 2, least=True)
     deviation = float(np.std(values, ddof=1))
     decision = decide(
         OverSeeds(value, deviation / math.sqrt(n), n - 1), "reached", margin
@@ -274,7 +273,7 @@ def judge_printed(values: Sequence[float], printed: float, margin: float) -> Ver
     effect = abs(margin - value) / (max(deviation, 1e-12) / np.sqrt(sizes))
     tail = LEVEL if value < margin else LEVEL / 2
     needed = _least(sizes, _power(effect, sizes - 1, tail))
-    return Verdict("not enough seeds", None if needed is None else max(needed - n, 1))
+    return Verdict("not enough seeds", needed and max(needed, n + 1))
 
 
 def seeds_needed(
@@ -341,7 +340,7 @@ def together(verdicts: Sequence[Verdict]) -> Verdict:
     for word in ("contradicted", "not enough seeds", "not enough sentences"):
         found = [one for one in verdicts if one.word == word]
         if word == "not enough seeds" and found:
-            return max(found, key=lambda one: one.more or math.inf)
+            return max(found, key=lambda one: one.seeds or math.inf)
         if found:
             return found[0]
     return Verdict("confirmed")

@@ -39,36 +39,37 @@ def overview(studies: Sequence[Study]) -> Table:
     note = (
         f"{len(decided)} of {len(texts)} claims are decided, confirmed or contradicted "
         f"by a figure on some data; {len(texts) - len(tried)} were not tested. Changes "
-        "from the second row to the first: PPL in percent, BLEU and WER (lower is "
-        "better) in points; ours with their interval over seeds. Where the figure is "
-        "WER, claims about BLEU are tested on it."
+        "from the second row to the first, and seeds of the first and the second: PPL "
+        "in percent, BLEU and WER (lower is better, so that signs are opposite) in "
+        "points; ours with their interval over seeds. Where the figure is WER, claims "
+        "about BLEU are tested on it."
     )
     return Table("The paper's claims", tuple(heads), tuple(lines), note)
 
 
 def _cells(claim: Claim, study: Study, known: Sequence[Comparison]) -> tuple[str, ...]:
     """Return the cells before the verdict."""
-    ours, paper = [], []
-    seeds: list[int] = []
+    ours, paper, seeds = [], [], []
     unit = " " + study.names[claim.measure]
     for one in known:
-        name = f"{one.first} - {one.second}: " if len(claim.comparisons) > 1 else ""
+        name = f"{one.first} - {one.second}: "
         first, second = (
             study.badness(row, one.measure) for row in (one.first, one.second)
         )
         over = welch(first, second)
         low, high = over.interval(1 - LEVEL)
         ours.append(name + change(study, one.measure, over.value, low, high, unit))
-        paper.append(name + (printed(one, " BLEU") or "no figure"))
-        seeds += [len(first), len(second)]
-    few, many = min(seeds), max(seeds)
+        paper.append(printed(one, " BLEU") or "no figure")
+        if len(claim.comparisons) > 1:
+            paper[-1] = name + paper[-1]
+        seeds.append(f"{len(first)}, {len(second)}")
     return (
         claim.text,
         f"§ {claim.section}",
         "; ".join(paper),
         study.names[claim.measure],
         _data(study),
-        str(few) if few == many else f"{few}-{many}",
+        "; ".join(seeds),
         "; ".join(ours),
     )
 
