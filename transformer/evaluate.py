@@ -91,6 +91,7 @@ def evaluate_held(
     settings, vocabulary = open_run(workdir)
     measures.measure_of(settings.data)
     if prepared is None:
+        _check_has_pairs(settings, workdir)
         prepared = prepare(settings, workdir, log, vocabulary)
     sized = sizes.here(settings, prepared.vocabulary.target.size)
     log(sizes.line(sized))
@@ -126,6 +127,15 @@ def evaluate_held(
     if closed:  # evaluate | head -1: the results are written anyway
         raise closed[0]
     return path
+
+
+def _check_has_pairs(settings: Config, workdir: Path) -> None:
+    with Checkpoints(workdir / "checkpoints", settings.train.keep) as saved:
+        if saved.steps() and {"imported", "inference_only"} <= saved.metadata().keys():
+            raise UserError(
+                f"{workdir}: expected a model with pairs to evaluate it on, got one "
+                "imported without; import it again with --config, into another workdir"
+            )
 
 
 class _Evaluated(NamedTuple):

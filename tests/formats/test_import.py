@@ -21,7 +21,7 @@ from support.torch_values import has_peer, values
 from transformer import objective
 from transformer.cli import main as cli
 from transformer.config import UserError
-from transformer.evaluate import average
+from transformer.evaluate import average, evaluate
 from transformer.formats import huggingface, marian
 from transformer.formats.arrays import NEVER
 from transformer.formats.incoming import import_model
@@ -494,3 +494,5 @@ def test_the_command_imports(tmp_path, capsys):
     assert cli.main(["import", f"--from={place}", f"--workdir={workdir}"]) == 0
     assert "imported" in capsys.readouterr().out
     assert folder.read_settings(workdir).name == "theirs"
+    with pytest.raises(UserError, match="got one imported without; import it again"):
+        evaluate(workdir)
