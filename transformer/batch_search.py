@@ -65,10 +65,8 @@ class BatchSearch:
         # may stop at once.
         longest, given = source.shape[1], np.zeros(len(source), int)
         if prefix is not None:
-            longest, given = (
-                max(source.shape[1:] + prefix.shape[1:]),
-                (prefix != PAD).sum(1),
-            )
+            longest = max(longest, prefix.shape[1])
+            given = (prefix != PAD).sum(1)
         real = marks(source) != PAD
         longer = np.maximum(real.sum(1) - (source.ndim == 2), given)
         limits = np.where(real.any(1), longer + extra, 1)

@@ -234,6 +234,10 @@ def test_bpe_dropout_cuts_the_same_text_in_other_ways(tmp_path: pathlib.Path) ->
     assert [plain.decode(ids) for ids in tenth] == [plain.decode(x) for x in usual]
     assert tenth == pieces(0.1) != pieces(0.1, side=1)
     ways = {tuple(ids) for ids in tenth[:: 2 * len(PAIRS)]}  # of one text
+    # Nor are those of one side the next ones of the other.
+    both, same = vocabulary.sampling(make_settings(dropout=0.5)), texts[:1] * 9
+    one, other = both.source.encode_many(same), both.target.encode_many(same)
+    assert one[1:] != other[:-1] and other[1:] != one[:-1]
     assert 1 < len(ways) <= 20
     # No merge is left at nearly 1: pieces of a character; none is missing at nearly 0.
     characters = pieces(1 - 1e-6)

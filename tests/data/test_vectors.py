@@ -119,6 +119,14 @@ def test_a_frame_more_than_the_longest_is_left_out(arrays, tmp_path):
     assert found.corpora["train"].counts.long == 1
 
 
+def test_as_many_frames_as_the_longest_are_kept(arrays, tmp_path):
+    # They have no EOS to make room for.
+    (tmp_path / "data/train.txt").write_text("one\n" * len(LENGTHS["train"]))
+    found = prepared(tmp_path, **{"data.max_length": 5})
+    assert found.corpora["train"].source.lengths.max() == 5
+    assert found.corpora["train"].counts.long == 0
+
+
 def test_inputs_that_changed_are_refused(arrays, tmp_path):
     prepared(tmp_path)
     np.save(tmp_path / "data/train/0.npy", arrays["train"][0] + 1)

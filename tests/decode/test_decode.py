@@ -416,6 +416,8 @@ QUANTILES = {1: 10.83, 2: 13.82, 4: 18.47, 24: 51.18}
         ({"top_k": 9}, [0.02, 0.08, 0.15, 0.30, 0.45]),  # more than there are
         ({"top_p": 0.74}, [0, 0, 0, 0.30, 0.45]),  # 0.45 + 0.30 reach it
         ({"top_p": 0.76}, [0, 0, 0.15, 0.30, 0.45]),  # they do not
+        # Of the shares 0.07, 0.14, 0.19, 0.27, 0.33 after division two are not enough.
+        ({"temperature": 2.0, "top_p": 0.65}, np.sqrt([0, 0, 0.15, 0.30, 0.45])),
     ],
     ids=str,
 )
@@ -486,6 +488,19 @@ def test_samples_of_a_sentence_are_those_of_its_keys_alone():
         totals = [log_probability(np.asarray(table[row]), ids) for ids in samples]
         assert_close(together.log_probabilities[row], totals, 80, magnitude=40)
     assert len({tuple(x) for row in range(4) for x in found_ids(together, row)}) > 6
+
+
+def test_samples_are_ranked_by_score_and_not_by_log_probability():
+    # A penalty that grows with the square of the length lifts long ones.
+    table, limits = jnp.array(make_table(8, 4, 6, scale=1.0)), jnp.full(4, 8)
+    found = decode.sample(
+        *(table_step(table), table_cache(table, 6), limits, 8),
+        *(decode.length_penalty("power", 2.0), row_keys(4)),
+        count=6,
+        **MARKS,
+    )
+    assert (np.diff(found.scores, axis=1) <= 0).all()
+    assert (np.diff(found.log_probabilities, axis=1) > 0).any()
 
 
 # ---- steps made of steps -------------------------------------------------------------
@@ -602,6 +617,12 @@ def test_the_best_continuations_are_those_of_a_full_sort(shape, seed, grid):
         assert_close(best[row, :there], own, size + 8, magnitude=20)
         # A candidate that does not exist ranks below every impossible one.
         assert (best[row, there:] < decode.NEVER).all()
+
+
+def test_what_is_not_allowed_counts_in_the_softmax_however_likely_it_is():
+    logits, mask = jnp.array([[[0.0, 200.0, 1.0]]]), jnp.array([[[True, False, True]]])
+    best, _, tokens = hypotheses.best_continuations(jnp.zeros((1, 1)), logits, 2, mask)
+    assert tokens.tolist() == [[2, 0]] and best.tolist() == [[-199.0, -200.0]]
 
 
 # ---- a Transformer -------------------------------------------------------------------

@@ -39,6 +39,8 @@ allowed = jax.jit(CONSTRAINT.allowed)
     strategies.lists(strategies.integers(FIRST, len(PIECES) - 1), max_size=9),
     strategies.booleans(),
 )
+@hypothesis.example([5, 6, 5], False)  # the longest word, a piece for each letter
+@hypothesis.example([12, 10, 5, 6, 5], False)
 def test_what_may_follow_is_what_can_be_read(ids, cut):
     # A prefix is good if no word of it that has an end is forbidden.
     if has_word(text_of(ids) + "c"):

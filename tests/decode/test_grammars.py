@@ -374,6 +374,21 @@ def test_a_sentence_alone_is_as_in_a_batch_that_is_halved():
         assert_close(alone.scores[0], together.scores[row], 100)
 
 
+def test_a_search_ends_with_the_last_of_the_outputs_that_are_allowed():
+    form: Form = "top_down"
+    grammar, table = of_symbols(form, symbols_of(form)), jnp.array(drawn(8, 2, form))
+    counts, limits = map(jnp.array, ([0, 1], [9, 4]))
+    found, record = decode.recorded_beam(
+        *(step_of(table), start_of(table, 3), limits, 9, PENALTY, 3),
+        n_best=3,
+        constraint=grammar,
+        counts=counts,
+    )
+    assert found_ids(found, 0) == [[EOS], [], []]
+    # Nothing goes on from the end; without the grammar three would be looked for.
+    assert record.steps.tolist() == [1, 4]
+
+
 class Anything:
     """Forbids nothing, but takes the way of a mask through the search."""
 

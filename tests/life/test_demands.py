@@ -8,6 +8,7 @@ import sys
 import threading
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from support.calls import error
 from support.paths import ROOT, TESTS
@@ -15,7 +16,7 @@ from support.reference import assert_close
 from support.texts import make_config
 from support.translators import EXTRA, ROUNDINGS, SETTINGS, draw_params
 
-from transformer import demands, objective, stream
+from transformer import batch_search, demands, objective, stream
 from transformer.cli import main as cli
 from transformer.config import UserError
 from transformer.data.tokenizers import Bytes, SentencePiece, Vocabulary
@@ -66,6 +67,22 @@ def test_a_translation_begins_as_it_is_told_and_goes_on_from_there(translator, f
     cost = objective.token_log_probabilities(model, params, source, target).sum()
     rest = free[2].log_probability - float(cost)
     assert_close([found[2][0].log_probability], [rest], ROUNDINGS)
+
+
+def test_a_beginning_makes_no_position_of_a_feature(translator, monkeypatch):
+    lengths: list[int] = []
+
+    def noted(*given):
+        lengths.append(given[3])
+        return ()
+
+    monkeypatch.setattr(batch_search, "search", noted)
+    monkeypatch.setattr(batch_search.BatchSearch, "_check", lambda *_: None)
+    search = batch_search.BatchSearch(SETTINGS, translator.model, translator.mesh)
+    frames = np.ones((1, 16, 100), np.float32)  # more features than frames
+    for rows in (None, np.full((1, 8), 5, np.int32)):
+        search({}, frames, [1], translator.search(), prefix=rows)
+    assert lengths == [16 + EXTRA] * 2
 
 
 def test_a_forbidden_word_is_in_no_translation(translator, free):

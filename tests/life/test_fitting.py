@@ -102,6 +102,12 @@ def test_a_model_over_several_devices_takes_its_share_of_each(holding):
     assert "spread it over more devices" in refused(fitting.check_sizes, alone)
 
 
+def test_what_is_frozen_counts_once(holding):
+    holding(300 * MB)  # 63 million parameters take 252 MB
+    fitting.check_sizes(base(**{"optimizer.frozen": "encoder"}))
+    assert "got 63," in refused(fitting.check_sizes, base())
+
+
 def test_memory_that_is_not_known_refuses_nothing(holding):
     holding(0)
     fitting.check_sizes(base(**{"model.d_model": 10**7}))
@@ -129,6 +135,20 @@ def test_a_step_that_is_too_large_is_refused_with_tokens_that_fit(holding, tmp_p
         tmp_path / "text", **{"batch.tokens": fitting_tokens, "train.steps": 2}
     )
     assert train(run, new(tmp_path)) is not None
+
+
+def test_a_step_holds_at_least_its_ids_and_the_states_of_a_microbatch(holding):
+    settings = tiny(**{"model.vocab_size": 23, "optimizer.accumulation": 4})
+    state, width = state_of(settings), settings.model.d_model
+    beside = memory.held(state) + memory.held(state.params)
+    shapes = [(4, 8, 8), (64, 8, 16)]
+    # On each of two devices 32 rows of 24 ids; 8 rows of 16 states in bfloat16.
+    least = beside + 32 * 24 * 4 + 8 * 16 * width * 2
+    holding(least)
+    fitting.check_batches(settings, state, shapes, 2)
+    holding(least - 1)
+    said = refused(fitting.check_batches, settings, state, shapes, 2)
+    assert said.startswith("batch.tokens: expected a step that fits")
 
 
 def test_tokens_that_cannot_be_lowered(holding, tmp_path):

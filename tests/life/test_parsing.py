@@ -101,6 +101,12 @@ def test_given_tags_stand_in_the_trees(run) -> None:
     stream.translate_stream(run, ["the\x85_DT f(x)_NN"], output, tags=True)
     found = brackets.words(brackets.parse(output.getvalue().strip()))
     assert found == [("DT", "the\x85"), ("NN", "f-LRB-x-RRB-")]
+    # Each of several trees of a line has the tags of that line.
+    several, lines = io.StringIO(), ["the_DT", "dog_NN bites_VBZ"]
+    stream.translate_stream(run, lines, several, tags=True, n_best=2)
+    trees = map(brackets.parse, several.getvalue().splitlines())
+    tags = [[word.tag for word in brackets.words(tree)] for tree in trees]
+    assert tags == [["DT"]] * 2 + [["NN", "VBZ"]] * 2
     with pytest.raises(UserError, match="line 2: expected word_TAG, got 'dog'"):
         stream.translate_stream(run, ["the_DT", "dog"], output, tags=True)
 

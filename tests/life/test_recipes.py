@@ -1,6 +1,7 @@
 """Schedules that follow validations or epochs, early ends, the best checkpoint."""
 
 import dataclasses
+import math
 import os
 import shutil
 import signal
@@ -123,8 +124,10 @@ def test_what_the_clock_saves_is_not_the_best(tmp_path):
     assert found[0]["best"]["nll"] == found[1]["best"]["nll"]
 
 
-def test_epochs_lower_the_rate(tmp_path):
+@pytest.mark.parametrize("lengths", [1, 2])
+def test_epochs_lower_the_rate(lengths, tmp_path):
     changes = PLATEAU | {
+        "batch.lengths": lengths,
         "optimizer.schedule": "epochs",
         "optimizer.warmup": 1,
         "optimizer.decay_after": 1.0,
@@ -134,12 +137,12 @@ def test_epochs_lower_the_rate(tmp_path):
     settings = trained(tmp_path / "data", tmp_path / "run", changes)
     found = np.array(rates(tmp_path / "run"))
     lowered = 1 + np.flatnonzero(np.diff(found))
-    # 200 pairs of at most 7 tokens in batches of 128: a step is so much of an epoch.
+    # 200 pairs of at most 7 tokens in steps of 128: each is so much of an epoch.
     said: list[str] = []
     train.train(settings, tmp_path / "run", said.append)
     (line,) = [x for x in said if x.startswith("batches: ")]
-    epoch = int(line.split()[1])
-    assert lowered[0] == epoch and lowered[1] == -(-epoch * 3 // 2)
+    epoch = int(line.split()[1]) / lengths  # steps
+    assert lowered[:2].tolist() == [math.ceil(epoch), math.ceil(1.5 * epoch)]
     halved = found[[0, *lowered]]
     np.testing.assert_allclose(halved, 0.5 * 0.5 ** np.arange(len(halved)), rtol=1e-6)
 

@@ -211,6 +211,19 @@ def test_an_update_of_descent_has_the_rate_of_equation_3():
         assert metrics["target_tokens"] == TOKENS
 
 
+def test_a_factor_lowers_the_rate_and_the_update():
+    rule = {"name": "sgd", "schedule": "plateau", "rate": 0.5, "warmup": 1}
+    rule |= {"decay": 0.25}
+    settings = tiny(**{f"optimizer.{key}": value for key, value in rule.items()})
+    start = start_of(settings)
+    lowered = start._replace(factor=jnp.float32(0.25))
+    found = [step_of(settings)(state, BATCH) for state in (start, lowered)]
+    assert [metrics["learning_rate"] for _, metrics in found] == [0.5, 0.125]
+    whole, less = (flat(state.params) - flat(start.params) for state, _ in found)
+    assert abs(whole).max() > 1e-3
+    assert_close(less, 0.25 * whole, roundings=8, magnitude=1)
+
+
 def test_the_same_seed_takes_the_same_steps_bit_by_bit():
     def two_steps(settings: Config):
         state = start_of(settings)

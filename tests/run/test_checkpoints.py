@@ -159,7 +159,7 @@ def test_a_temporary_checkpoint_is_replaced_by_the_next(tmp_path):
     with Checkpoints(tmp_path, keep=2) as checkpoints:
         checkpoints.save(10, make_state(10), {})
         checkpoints.save(20, make_state(20), {})
-        checkpoints.save(23, make_state(23), {}, temporary=True)
+        checkpoints.save(23, make_state(23), {}, 0.5, temporary=True)  # not the best
         assert checkpoints.restore(abstract())[0] == 23
         assert checkpoints.steps() == [10, 20, 23]
         checkpoints.save(30, make_state(30), {})
@@ -191,6 +191,15 @@ def test_damage_to_any_file_is_told_and_the_one_before_is_used(tmp_path, damage)
         assert_same(tree, make_state(step))
         assert listing(tmp_path) == before, "reading must not change the folder"
         file.write_bytes(content)
+
+
+def test_a_file_that_was_not_saved_is_damage_too(tmp_path):
+    save_all(tmp_path, [1, 2])
+    (tmp_path / "2" / "more").touch()
+    said: list[str] = []
+    with Checkpoints(tmp_path, keep=1, log=said.append) as checkpoints:
+        assert checkpoints.restore(abstract())[0] == 1
+    assert "file more is not what was saved" in said[0]
 
 
 @pytest.mark.parametrize("digests", [b"", b"{", b"[1, 2]", b"[[1, 2]]", b'{"a": []}'])
