@@ -399,12 +399,9 @@ def _check_inputs(
             if len(gone) > 1:
                 what = f"{len(gone):,} inputs are gone, the first of them {gone[0]}"
             log(f"data: {what}, from which {prepared.folder} was made")
-        for name, record in now.items():
-            before = known.get(name, {})
-            # For a .gz an older folder has no text_sha256: what it has is compared.
-            both = before.keys() & record.keys()
-            if not both or any(before[key] != record[key] for key in both):
-                raise UserError(
-                    f"{name}: expected the content that {prepared.folder} was made "
-                    "from, got other content; use another workdir or data.prepared"
-                )
+        if other := sources.changed(known, now):
+            raise UserError(
+                f"{other[0]}: expected the content that {prepared.folder} was made "
+                "from, got other content; restore it, or remove that folder to prepare "
+                "it again"
+            )

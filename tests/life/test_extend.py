@@ -1,7 +1,9 @@
 """A run goes on with more steps, or another course, as if it had begun so."""
 
 import dataclasses
+import re
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -291,3 +293,52 @@ def test_an_exploding_loss_ends_with_what_helps(
         with pytest.raises(UserError, match=expected):
             train.train(wild, run, ignore)
     assert not (run / "results.json").exists()
+
+
+# ---- other data ----------------------------------------------------------------------
+
+
+@pytest.fixture
+def rewrite() -> Iterator[Callable[[Path], None]]:
+    """Let a test exchange the first two lines of a file, and undo it."""
+    before: dict[Path, bytes] = {}
+
+    def exchange(path: Path) -> None:
+        before[path] = path.read_bytes()
+        first, second, rest = before[path].split(b"\n", 2)
+        path.write_bytes(b"\n".join([second, first, rest]))
+
+    yield exchange
+    for path, content in before.items():
+        path.write_bytes(content)
+
+
+@pytest.mark.usefixtures("unevaluated")
+def test_the_steps_go_on_with_the_pairs_they_were_made_with(long, workdir, rewrite):
+    path = Path(long.data.dir, "train.de")
+    rewrite(path)
+    shutil.rmtree(workdir / "corpus")
+    expected = f"{path}: expected the content that the {SHORT} steps of {workdir} were"
+    with pytest.raises(UserError, match=re.escape(expected)):
+        train.train(long, workdir, ignore)
+    assert checkpoints_of(workdir) == [3, SHORT]
+
+
+@pytest.mark.usefixtures("unevaluated")
+def test_other_held_out_pairs_are_recorded(long, workdir, rewrite):
+    path = Path(long.data.dir, "test.de")
+    old = folder.read_record(workdir)["data"]["test"][str(path)]["sha256"]
+    rewrite(path)
+    with pytest.raises(UserError, match="restore it, or remove that folder"):
+        train.train(long, workdir, ignore)
+    shutil.rmtree(workdir / "corpus")
+    assert train.train(long, workdir, ignore)
+    record = folder.read_record(workdir)
+    new = record["data"]["test"][str(path)]["sha256"]
+    (change,) = record["changes"]
+    assert change == {
+        "step": SHORT,
+        "train.steps": [SHORT, LONG],
+        f"data.test: {path}": [old, new],
+    }
+    assert old != new

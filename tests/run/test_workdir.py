@@ -80,6 +80,7 @@ def test_what_is_no_json_object_is_one_line(tmp_path, name, content):
         {"metrics": {"bytes": 1}},
         {"changes": {}},
         {"changes": [{"train.steps": [1, 2]}]},
+        {"data": {"train": {"train.en": "0123"}}},
     ],
 )
 def test_a_record_of_something_else_is_one_line(tmp_path, record):

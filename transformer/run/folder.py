@@ -161,11 +161,20 @@ def _are_changes(value: Any) -> bool:
     )
 
 
+def _are_inputs(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(inputs, Mapping)
+        and all(isinstance(one, Mapping) for one in inputs.values())
+        for inputs in value.values()
+    )
+
+
 # What is read back from a record, and what it must be.
 _RECORD = {
     "started": lambda value: isinstance(value, str),
     "metrics": _is_claim,
     "changes": _are_changes,
+    "data": _are_inputs,
 }
 
 

@@ -12,7 +12,8 @@ import jax
 from jax.sharding import Mesh
 
 from transformer import config, parallel
-from transformer.config import Config
+from transformer.config import Config, UserError
+from transformer.data import sources
 from transformer.models import Model, stacks
 from transformer.parallel import hosts
 from transformer.run import folder
@@ -89,6 +90,7 @@ class Keeper:
         if not before:
             log(f"{self.workdir / 'record.json'}: none found, a new one is started")
         changed = _changes(metadata["config"], self.settings)
+        changed |= self._other_data(before.get("data", {}), step)
         earlier = [one for one in before.get("changes", []) if one["step"] < step]
         self._changes = earlier + ([{"step": step, **changed}] if changed else [])
         state = type(self.abstract)(**tree)
@@ -98,6 +100,30 @@ class Keeper:
         self.init = metadata.get("init")
         course, mark = Course.of_checkpoint(metadata), Mark.of_checkpoint(metadata)
         return state, metadata["tokens"], course, mark
+
+    def _other_data(self, before: Mapping[str, Any], step: int) -> dict[str, list[Any]]:
+        """Return which held-out data changed, with their digests before and now.
+
+        Raises:
+          UserError: if data changed that the steps depend on.
+        """
+        needed = {"train"}
+        if self.settings.optimizer.schedule == "plateau":
+            needed.add("validation")
+        found = {}
+        for split in sources.SPLITS:
+            known, now = before.get(split, {}), self.checksums.get(split, {})
+            names = sources.changed(known, now) if known else []
+            if names and split in needed:
+                raise UserError(
+                    f"{names[0]}: expected the content that the {step:,} steps of "
+                    f"{self.workdir} were made with, got other content; restore it, or "
+                    "use another workdir"
+                )
+            for name in names:
+                old = known.get(name, {}).get("sha256")
+                found[f"data.{split}: {name}"] = [old, now[name].get("sha256")]
+        return found
 
     def save(
         self,

@@ -17,6 +17,7 @@ from transformer.data.sources.source import (
     Pair,
     Source,
     Split,
+    changed,
 )
 from transformer.data.sources.text import Text
 from transformer.data.sources.tfds import TensorFlowDatasets
@@ -29,6 +30,7 @@ __all__ = [
     "SOURCES",
     "SPLITS",
     "Checksums",
+    "changed",
     "Pair",
     "Source",
     "Split",

@@ -28,6 +28,19 @@ class Source(Protocol):
         """Return ``{name of an input: {"lines": n, "sha256": hex}}``."""
 
 
+def changed(known: Checksums, now: Checksums) -> list[str]:
+    """Return the inputs of ``now`` whose content is not the one that is known.
+
+    For a .gz an older record has no text_sha256: what both have is compared.
+    """
+    return [
+        name
+        for name, record in now.items()
+        if not (both := known.get(name, {}).keys() & record.keys())
+        or any(known[name][key] != record[key] for key in both)
+    ]
+
+
 def limited(data: Data, split: Split, items: Iterable[Any]) -> Iterator[Any]:
     """Stream items of a split, of the training split at most ``data.train_pairs``."""
     limit = data.train_pairs if split == "train" else 0
