@@ -84,7 +84,7 @@ def _train(
     origin = warm_start.open_origin(settings, workdir, init_from, log)
     adopt_config(settings, workdir)
     try:
-        with handled([signal.SIGTERM], _terminate):
+        with handled([signal.SIGTERM], _terminate, patient=False):
             if origin:
                 vocabulary = origin.vocabulary(settings)
             else:
@@ -101,7 +101,7 @@ def _train(
         with memory.enough(*fitting.STEP):
             if not it.train(feed):
                 return None
-        with handled([signal.SIGTERM], _terminate):
+        with handled([signal.SIGTERM], _terminate, patient=False):
             return evaluate_held(workdir, log=log, prepared=prepared)
     except _Terminated:
         log("stopped; the same command resumes")
@@ -417,7 +417,8 @@ class _Loop:
         """Save a run that was stopped."""
         self.meter.read()
         self._save_unfinished(state, done, due)
-        self._run.log(f"stopped at step {done:,}; the same command resumes from there")
+        how = "resumes from there" if done else "starts it"
+        self._run.log(f"stopped at step {done:,}; the same command {how}")
 
     def _save_unfinished(
         self, state: State, done: int, due: _Due, owed: bool = False

@@ -140,6 +140,7 @@ class Translator:
           lines: source sentences, which a thread reads as they come.
           **search: as for ``translate``, except ``prefixes``.
         """
+        _check_several(lines)
         first = 1
         for chunk in chunks(lines, LINES_AT_A_TIME, PAUSE):
             for found in self.hypotheses(chunk, first, **search):
@@ -334,7 +335,12 @@ class Translator:
         return results
 
     def source_ids(self, lines: Sequence[str], first: int = 1) -> list[list[int]]:
-        """Return the ids of each line, EOS included; warn once about long ones."""
+        """Return the ids of each line, EOS included; warn once about long ones.
+
+        Raises:
+          UserError: for a single line instead of several.
+        """
+        _check_several(lines)
         ids = _with_end(self.vocabulary.source_ids(lines))
         longest, _ = self._limits
         lengths = {number: len(x) for number, x in enumerate(ids, start=first)}
@@ -355,8 +361,9 @@ class Translator:
 
         Raises:
           UserError: for a line that is not what the run writes, such as a bad tree,
-            naming its number.
+            naming its number, and for a single line instead of several.
         """
+        _check_several(lines)
         target = self.vocabulary.target
         try:
             return target.encode_many(lines)
@@ -418,6 +425,13 @@ class Translator:
                 )
             )
         return translations
+
+
+def _check_several(lines: Iterable[str]) -> None:
+    if isinstance(lines, str):  # its characters would be taken for lines
+        raise UserError(
+            f"expected a list of sentences, got one, {lines[:40]!r}; put it in brackets"
+        )
 
 
 def _says_something(line: Any, ids: Sequence[int]) -> bool:

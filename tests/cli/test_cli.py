@@ -231,6 +231,41 @@ def test_an_interrupted_command_waits_for_no_device(name, code, word):
     assert (done.returncode, done.stderr) == (code, f"transformer: error: {word}\n")
 
 
+_A_SEARCH_GOES_ON = """
+import os, signal, threading
+import jax
+from jax import lax
+from transformer.cli import main
+from transformer.run import stop
+
+def searching(arguments):
+    forever = jax.jit(lambda n: lax.while_loop(lambda i: i >= 0, lambda i: i ^ 1, n))
+    forever.lower(1).compile()
+    with stop.handled([signal.SIGTERM], lambda *_: print("saved", flush=True)):
+        os.kill(os.getpid(), signal.SIGTERM)  # which this handles, however long
+    ask = os.kill, (os.getpid(), signal.Signals[arguments[0]])
+    threading.Timer(1.0, *ask).start()
+    forever(1).block_until_ready()
+
+main._PATIENCE, main._dispatch = 0.5, searching
+main.run()
+"""
+
+
+@pytest.mark.parametrize(
+    "name, code, word", [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")]
+)
+def test_a_search_that_does_not_end_is_ended_by_a_signal(name, code, word):
+    done = subprocess.run(
+        [sys.executable, "-c", _A_SEARCH_GOES_ON, name],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert (done.returncode, done.stdout) == (code, "saved\n")
+    assert done.stderr == f"transformer: error: {word}\n"
+
+
 # ---- what reaches the programmes -----------------------------------------------------
 
 

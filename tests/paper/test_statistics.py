@@ -179,6 +179,16 @@ def test_what_a_verdict_asks_for():
     assert str(equal) == "not enough seeds (over 1,000 per row needed)"
 
 
+def test_nothing_is_decided_where_no_seed_differs():
+    # All at 0 BLEU are not "the same", and two equal pairs are not certain.
+    for first in ([0.0, 0.0], [0.1, 0.1]):
+        for relation in ("same", "worse"):
+            found = judge(first, [0.0, 0.0, 0.0], relation, 0.4)
+            assert str(found) == "no variance"
+    assert str(judge_printed([-0.1] * 3, -27.3, 0.4)) == "no variance"
+    assert judge([0.0, 0.0], [0.0, 0.1], "same", 0.4).word != "no variance"
+
+
 @pytest.mark.parametrize(
     "effect, needed",  # Cohen (1988): power .8, two-sided .05, two samples
     [(0.2, 394), (0.5, 64), (0.8, 26), (1.0, 17)],
@@ -232,6 +242,8 @@ def test_a_claim_needs_all_its_comparisons():
     yes, no = Verdict("confirmed"), Verdict("contradicted")
     few, fewer = Verdict("not enough seeds", 3), Verdict("not enough seeds", 7)
     never, lines = Verdict("not enough seeds"), Verdict("not enough sentences")
+    alike = Verdict("no variance")
+    assert together([yes, alike]) == alike and together([alike, lines]) == lines
     assert together([yes, yes]) == yes
     assert together([yes, few, no]) == no
     assert together([yes, few, fewer, lines]) == fewer

@@ -43,9 +43,14 @@ class _ConfigFile(config_flags.ConfigFileFlagParser):
     def parse(self, path: str) -> ConfigDict:
         file = path.partition(":")[0]
         if not Path(file).is_file():
+            what, of = "which does not exist", "one"
+            if Path(file).is_dir():
+                what = "a folder"
+                if (inside := Path(file, "config.json")).is_file():
+                    of = f"one, or {inside}"
             raise UserError(
                 f"--config: expected a Python file such as experiments/base.py, got "
-                f"{file}, which does not exist; give the path of one"
+                f"{file}, {what}; give the path of {of}"
             )
         if not file.endswith((".py", ".json")):
             raise UserError(

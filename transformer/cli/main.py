@@ -13,6 +13,8 @@ import gc
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -24,6 +26,8 @@ from transformer.cli.parse import parse
 from transformer.config import UserError
 
 _INTERRUPTED, _TERMINATED = 130, 143  # as shells have them
+_SAID = {_INTERRUPTED: "interrupted", _TERMINATED: "terminated"}
+_PATIENCE = 10.0  # seconds that a signal may wait for Python
 
 # What a user can do about errors of the operating system.
 _REMEDIES = {
@@ -67,9 +71,9 @@ def main(arguments: Sequence[str]) -> int:
             raise
         return _complain(f"{error}; {_REMEDIES[error.errno]}", 2)
     except _Terminated:
-        return _complain("terminated", _TERMINATED)
+        return _complain(_SAID[_TERMINATED], _TERMINATED)
     except KeyboardInterrupt:
-        return _complain("interrupted", _INTERRUPTED)
+        return _complain(_SAID[_INTERRUPTED], _INTERRUPTED)
 
 
 def run() -> None:
@@ -78,7 +82,7 @@ def run() -> None:
     # after every 700 would take a tenth of the startup.
     gc.set_threshold(100_000)
     _fill_descriptors()
-    signal.signal(signal.SIGTERM, _terminate)
+    _listen()
     code = main(sys.argv[1:])
     try:
         if sys.stdout is not None:
@@ -89,7 +93,7 @@ def run() -> None:
         if name in sys.modules:
             sys.modules[name].leave(code)
     # A program on a device cannot be stopped: do not wait for it.
-    if code in (_INTERRUPTED, _TERMINATED):
+    if code in _SAID:
         os._exit(code)
     sys.exit(code)
 
@@ -100,6 +104,27 @@ class _Terminated(KeyboardInterrupt):
 
 def _terminate(number: int, frame: Any) -> None:
     raise _Terminated
+
+
+def _listen() -> None:
+    """Let SIGTERM and Ctrl-C end the process, if need be without Python.
+
+    A handler runs between two instructions of Python, and a whole search is one.
+    ``run.stop.handled`` suspends this where there is something to save.
+    """
+    signal.signal(signal.SIGTERM, _terminate)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    threading.Thread(target=_end_late, args=(reading,), daemon=True).start()
+
+
+def _end_late(reading: int) -> None:
+    while True:
+        code = 128 + os.read(reading, 1)[0]
+        if code in _SAID:
+            time.sleep(_PATIENCE)
+            os._exit(_complain(_SAID[code], code))
 
 
 def _complain(text: str, code: int) -> int:

@@ -13,6 +13,7 @@ from transformer.config import UserError
 
 # What Python, editors or Unicode take for the end of a line.
 _LINE_ENDS = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+_GZIP = b"\x1f\x8b"  # how such a file begins
 
 
 def decoded(raw_lines: Iterable[bytes], name: object) -> Iterator[str]:
@@ -23,12 +24,16 @@ def decoded(raw_lines: Iterable[bytes], name: object) -> Iterator[str]:
       name: of the file, for messages.
 
     Raises:
-      UserError: for invalid UTF-8, naming the line.
+      UserError: for invalid UTF-8, naming the line, and for a .gz file.
     """
     for number, raw in enumerate(raw_lines, 1):
         try:
             line = raw.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
+            if number == 1 and raw.startswith(_GZIP):
+                raise UserError(
+                    f"{name}: expected text, got a .gz file; decompress it"
+                ) from None
             raise UserError(
                 f"{name}, line {number}: expected UTF-8, got byte "
                 f"0x{error.object[error.start]:02x} at position {error.start}; convert "

@@ -155,10 +155,14 @@ class OverSentences:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What can be said: one of the four words, and what would decide."""
+    """What can be said, and what would decide."""
 
     word: Literal[
-        "confirmed", "contradicted", "not enough seeds", "not enough sentences"
+        "confirmed",
+        "contradicted",
+        "not enough seeds",
+        "not enough sentences",
+        "no variance",  # as where all runs have 0 BLEU: nothing can be tested
     ]
     seeds: int | None = None  # that each row needs; None for more than MOST_SEEDS
     least: bool = False  # ``seeds`` is what it takes to estimate a deviation
@@ -228,7 +232,10 @@ def judge(
     Returns:
       The verdict; both sources of chance have to agree.
     """
-    over_seeds = decide(welch(first, second), relation, margin, refute)
+    over = welch(first, second)
+    if over.error == 0:
+        return Verdict("no variance")
+    over_seeds = decide(over, relation, margin, refute)
     if over_seeds == "open":
         return _too_few(first, second, relation, margin, refute)
     if sentences is None or decide(sentences, relation, margin, refute) == over_seeds:
@@ -264,6 +271,8 @@ def judge_printed(values: Sequence[float], printed: float, margin: float) -> Ver
     if n < 2:
         return Verdict("not enough seeds", 2, least=True)
     deviation = float(np.std(values, ddof=1))
+    if min(values) == max(values):
+        return Verdict("no variance")
     decision = decide(
         OverSeeds(value, deviation / math.sqrt(n), n - 1), "reached", margin
     )
@@ -337,7 +346,8 @@ def _power(effect: np.ndarray, freedom: np.ndarray, tail: float) -> np.ndarray:
 
 def together(verdicts: Sequence[Verdict]) -> Verdict:
     """Judge a claim by its comparisons: all have to hold, and one refutes it."""
-    for word in ("contradicted", "not enough seeds", "not enough sentences"):
+    open_words = "not enough seeds", "not enough sentences", "no variance"
+    for word in ("contradicted", *open_words):
         found = [one for one in verdicts if one.word == word]
         if word == "not enough seeds" and found:
             return max(found, key=lambda one: one.seeds or math.inf)

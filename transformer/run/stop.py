@@ -12,7 +12,11 @@ from transformer.parallel import hosts
 
 
 @contextlib.contextmanager
-def handled(numbers: Iterable[int], handler: Callable[[int, Any], None]) -> Iterator:
+def handled(
+    numbers: Iterable[int],
+    handler: Callable[[int, Any], None],
+    patient: bool = True,
+) -> Iterator:
     """Handle signals inside a ``with`` block, and restore the handlers after it.
 
     Outside the main thread, where Python allows no handlers, this does nothing.
@@ -20,13 +24,20 @@ def handled(numbers: Iterable[int], handler: Callable[[int, Any], None]) -> Iter
     Args:
       numbers: signals.
       handler: is called with the number and the frame that was interrupted.
+      patient: wait for the handler however long it takes; the command line otherwise
+        ends the process some seconds after a signal.
     """
-    before: dict[int, Any] = {}
-    if threading.current_thread() is threading.main_thread():
-        before = {number: signal.signal(number, handler) for number in numbers}
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    wakeup = signal.set_wakeup_fd(-1)
+    if not patient:
+        signal.set_wakeup_fd(wakeup)
     try:
         yield
     finally:
+        signal.set_wakeup_fd(wakeup)
         for number, handler_before in before.items():
             signal.signal(number, handler_before)
 

@@ -72,7 +72,7 @@ def choose(names: str, known: Sequence[str]) -> list[str]:
     """
     rows: list[str] = []
     for name in map(str.strip, names.split(",")):
-        found = [row for row in known if row == name or row[:2] == f"{name}_"]
+        found = [row for row in known if name in (row, _group(row))]
         if not found:
             raise UserError(_unknown_row(name, known))
         twice = [row for row in found if row in rows]
@@ -86,8 +86,13 @@ def choose(names: str, known: Sequence[str]) -> list[str]:
     return base + [row for row in rows if row not in base]
 
 
+def _group(row: str) -> str | None:
+    """Return the letter of a row's group, "A" for A_h1."""
+    return row[0] if row[:1].isupper() and row[1:2] == "_" else None
+
+
 def _unknown_row(name: str, known: Sequence[str]) -> str:
-    groups = sorted({row[0] for row in known if row[1:2] == "_"})
+    groups = sorted(filter(None, {_group(row) for row in known}))
     letters = f", or {', '.join(groups)} for all rows of a group" if groups else ""
     nearest = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {nearest[0]}?" if nearest else "change --rows"
