@@ -102,7 +102,8 @@ def load(
       has only the first two.
 
     Raises:
-      UserError: if there is no run in a folder, or the vocabularies of two runs differ.
+      UserError: if there is no run in a folder, a run is named twice, or the
+        vocabularies of two differ.
     """
     if isinstance(workdir, str | Path):
         return translate.load(workdir, step=step, warn=warn, beam=beam)
@@ -110,6 +111,9 @@ def load(
     if not workdirs:
         raise UserError("expected the folder of a run, got none; name one or several")
     check_vocabularies(workdirs)
+    places = [one.resolve() for one in workdirs]
+    if twice := [one for i, one in enumerate(places) if one in places[:i]]:
+        raise UserError(f"expected different runs, got {twice[0]} twice; leave one out")
     if len(workdirs) > 1:  # each of them keeps what a search keeps for one
         beam = (beam or folder.read_settings(workdirs[0]).decode.beam) * len(workdirs)
     members = [translate.load(one, step=step, warn=warn, beam=beam) for one in workdirs]

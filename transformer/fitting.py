@@ -8,16 +8,18 @@ the limit is tried, and if the device does not have enough, one line says what t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh
 
-from transformer import config, decode, models
+from transformer import config, decode, models, objective
 from transformer.config import Config, UserError
 from transformer.data.batches import Shape
-from transformer.data.sources import Split
+from transformer.data.corpus import Corpus
+from transformer.data.sources import HELD_OUT, Split
 from transformer.models import Ensemble, Model
 from transformer.models.counts import parameter_count
 from transformer.nn import optimizer
@@ -151,6 +153,51 @@ def _rounded(number: int) -> int:
     """
     unit = 10 ** max(len(str(number)) - 2, 0)
     return number // unit * unit
+
+
+def check_held_out(
+    settings: Config,
+    model: Model,
+    mesh: Mesh,
+    params: Any,
+    corpora: Mapping[Split, Corpus],
+    log: Callable[[str], None],
+) -> None:
+    """Refuse held-out pairs too long to be measured, before a run is trained.
+
+    Nothing leaves them out: ``data.max_length`` is for training pairs.
+
+    Args:
+      settings: of the run.
+      model: made from it.
+      mesh: of the devices.
+      params: shapes of its parameters.
+      corpora: split -> pairs.
+      log: takes a line about each split whose longest source takes long to translate.
+
+    Raises:
+      UserError: if the loss of the longest pair does not fit into memory.
+    """
+    there, heads = memory.here(), getattr(settings.model, "heads", 1)
+    for split in HELD_OUT:
+        lengths = corpora[split].source.lengths
+        longest = objective.groups(settings, corpora[split], mesh)[-1]
+        if lengths.max() > 10 * settings.data.max_length:
+            log(
+                f"data.{split}: pair {lengths.argmax() + 1:,} has {lengths.max():,} "
+                "source tokens: its translation may take as many steps"
+            )
+        # What attention compares with what: one matrix is far from all it takes.
+        if 4 * heads * longest.length**2 * 32 <= there or not there:
+            continue
+        batch = objective.padded(corpora[split], longest)
+        program = objective.mesh_sums.lower(settings, model, mesh, params, batch)
+        if (need := memory.needed(program.compile())) > there:
+            raise UserError(
+                f"data.{split}: expected pairs that fit into the {text(there)} of a "
+                f"device, got pair {longest.rows[-1] + 1:,}, which takes {text(need)}; "
+                "split it, or leave it out"
+            )
 
 
 STEP = (

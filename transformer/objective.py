@@ -13,7 +13,7 @@ from jax.sharding import Mesh
 
 from transformer import models, parallel
 from transformer.config import Config
-from transformer.data.batches import in_order
+from transformer.data.batches import Group, in_order
 from transformer.data.corpus import Corpus
 from transformer.ids import BOS, PAD
 from transformer.models import Model
@@ -126,14 +126,23 @@ def corpus_sums(
       mesh: of the devices, each of which takes batches of ``decode.tokens``; None = one
         device.
     """
-    lengths = np.maximum(corpus.source.lengths, corpus.target.lengths)
-    shards = parallel.row_shards(mesh.shape) if mesh else 1
     total = np.zeros(4)
-    for group in in_order(lengths, settings.decode.tokens * shards, shards):
-        batch = {
-            "source": group.padded(corpus.source),
-            "target": group.padded(corpus.target),
-        }
-        sums = mesh_sums(settings, model, mesh, params, batch)
+    for group in groups(settings, corpus, mesh):
+        sums = mesh_sums(settings, model, mesh, params, padded(corpus, group))
         total += np.array(jax.device_get(sums))
     return dict(zip(losses.Sums._fields, total.tolist(), strict=True))
+
+
+def groups(settings: Config, corpus: Corpus, mesh: Mesh | None) -> list[Group]:
+    """Return the groups of pairs that ``corpus_sums`` reads, from short to long."""
+    lengths = np.maximum(corpus.source.lengths, corpus.target.lengths)
+    shards = parallel.row_shards(mesh.shape) if mesh else 1
+    return in_order(lengths, settings.decode.tokens * shards, shards)
+
+
+def padded(corpus: Corpus, group: Group) -> dict[str, np.ndarray]:
+    """Return the batch of a group."""
+    return {
+        "source": group.padded(corpus.source),
+        "target": group.padded(corpus.target),
+    }

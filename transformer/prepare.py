@@ -202,7 +202,13 @@ def _make(
             ) from None
         stack.callback(shutil.rmtree, partial, ignore_errors=True)
         _remove_abandoned(folder)
-        _fill(config, partial, log, vocabulary)
+        try:
+            _fill(config, partial, log, vocabulary)
+        except OSError as error:
+            if error.filename is not None or error.errno is None:
+                raise
+            # A full disk: writing to an open file names no path.
+            raise OSError(error.errno, error.strerror, str(folder)) from error
         return _move(partial, folder)
 
 

@@ -256,6 +256,10 @@ class _Run:
         shards = parallel.row_shards(self.mesh.shape)
         fitting.check_batches(settings, abstract, self.plan.shapes, shards)
         fitting.check_decoding(settings, model)
+        fitting.check_held_out(
+            *(settings, model, self.mesh, abstract.params),
+            *(self.prepared.corpora, self.log),
+        )
         return abstract
 
     def _records(self, done: int, record: Callable[[Claim], None]) -> Records:

@@ -78,7 +78,7 @@ BASE = f"--config={EXPERIMENTS / 'base.py'}"
         (["check"], "expected either --workdir or --config"),
         (["check", BASE, "--workdir=x"], "expected either --workdir or --config"),
         (["params", "--config=none.py"], "got none.py, which does not exist"),
-        (["params", f"--config={EXPERIMENTS}"], "expected a Python file such as"),
+        (["params", f"--config={EXPERIMENTS}"], ", a folder; give the path of one"),
         (["params", f"{BASE}:as_ran"], "expected :as_written or :as_run, got :as_ran"),
         (
             ["params", f"{BASE[:-7]}big.py:x"],

@@ -1,5 +1,7 @@
 """What is written is there whole or not at all, and read as it was written or not."""
 
+import gzip
+import io
 import json
 import os
 import re
@@ -110,6 +112,9 @@ def test_lines_are_those_of_training_also_from_windows():
 def test_the_line_that_is_no_utf8_is_named():
     with pytest.raises(UserError, match="x, line 2: expected UTF-8, got byte 0xff at"):
         list(lines.decoded([b"a\n", b"b\xff\n"], "x"))
+    compressed = gzip.compress(b"a\n")
+    with pytest.raises(UserError, match="x: expected text, got a .gz file; decompress"):
+        list(lines.decoded(io.BytesIO(compressed), "x"))
 
 
 @given(st.text())

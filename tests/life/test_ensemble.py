@@ -130,6 +130,8 @@ def test_runs_that_cannot_be_joined(run, capsys):
     (other / "config.json").write_text(json.dumps(values))
     with pytest.raises(UserError, match="run with 14 and other with 99 .model.vocab"):
         transformer.load(["run", "other"])
+    with pytest.raises(UserError, match="expected different runs, got .*/run twice"):
+        transformer.load(["run", run])
     text = error(capsys, "translate", "--workdir=run,run", "--alignments")
     assert text.startswith("--alignments: expected with one --workdir only")
     text = error(capsys, "translate", "--workdir=run,nowhere")

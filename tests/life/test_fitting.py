@@ -17,7 +17,7 @@ from support.translators import SETTINGS, draw_params
 from transformer import fitting, models, parallel
 from transformer.batch_search import search
 from transformer.cli import main as cli
-from transformer.config import UserError
+from transformer.config import Config, UserError
 from transformer.data.tokenizers import Vocabulary
 from transformer.data.tokenizers.utf8 import Bytes
 from transformer.parallel import memory
@@ -159,15 +159,30 @@ def test_tokens_that_cannot_be_lowered(holding, tmp_path):
     )
 
 
+def with_long_pair(place: Path, split: str) -> Config:
+    changes = {"train.steps": 4, "train.evaluate_every": 3, "train.checkpoint_every": 4}
+    settings = tiny_run(place, **changes)
+    for language in ("en", "de"):
+        path = place / f"{split}.{language}"
+        path.write_text("one " * 100_000 + "\n" + path.read_text())
+    return settings
+
+
+@pytest.mark.parametrize("split", leave(["validation", "test"], ["validation"]))
+def test_a_held_out_pair_that_no_machine_holds(split, tmp_path):
+    settings, lines = with_long_pair(tmp_path / "text", split), list[str]()
+    with pytest.raises(UserError, match=f"data.{split}: .*, got pair 1, which takes "):
+        train(settings, new(tmp_path), lines.append)
+    assert f"data.{split}: pair 1 has 100,001 source tokens" in "\n".join(lines)
+    assert not (tmp_path / "run" / "checkpoints").exists()  # no step was made in vain
+
+
 @pytest.mark.parametrize(
     "split, done", leave([("validation", 3), ("test", 4)], [("test", 4)])
 )
-def test_a_held_out_line_that_no_machine_holds(split, done, tmp_path):
-    changes = {"train.steps": 4, "train.evaluate_every": 3, "train.checkpoint_every": 4}
-    settings = tiny_run(tmp_path / "text", **changes)
-    for language in ("en", "de"):
-        path = tmp_path / "text" / f"{split}.{language}"
-        path.write_text(path.read_text() + "one " * 100_000 + "\n")
+def test_a_held_out_pair_too_long_for_unknown_memory(split, done, holding, tmp_path):
+    settings = with_long_pair(tmp_path / "text", split)
+    holding(0)
     said = refused(train, settings, new(tmp_path))
     assert said.startswith(f"data.{split}: expected a longest line that fits into memo")
     # The steps that were made are not lost.

@@ -462,3 +462,16 @@ def test_a_stream_of_pairs_is_scored(loaded, tmp_path, warnings):
 def test_streams_of_unequal_length_are_refused(loaded, tmp_path, sources, targets):
     with pytest.raises(UserError, match=f"got {sources} source and {targets} target"):
         stream.score_stream(tmp_path, ["a"] * sources, ["b"] * targets, io.StringIO())
+
+
+def test_a_sentence_is_no_list_of_sentences(translator):
+    one = "zero one"
+    for call in (
+        translator.translate,
+        translator.encode,
+        lambda text: next(translator.stream(text)),
+        lambda text: translator.score(text, ["a"] * len(text)),
+        lambda text: translator.score(["a"] * len(text), text),
+    ):
+        with pytest.raises(UserError, match="a list of sentences, got one, 'z"):
+            call(one)

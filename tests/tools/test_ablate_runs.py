@@ -28,6 +28,12 @@ def test_rows_by_name_and_by_group_with_base_first(names, rows):
     assert planned.choose(names, KNOWN) == rows.split()
 
 
+def test_rows_of_small_letters_are_no_group():
+    assert planned.choose("r_drop", ["base", "r_drop"]) == ["base", "r_drop"]
+    with pytest.raises(UserError, match="base, r_drop; got 'r'"):
+        planned.choose("r", ["base", "r_drop"])
+
+
 def test_a_table_without_base_has_none():
     assert planned.choose("big_en_de", ["base_en_de", "big_en_de"]) == ["big_en_de"]
 

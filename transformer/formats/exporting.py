@@ -77,7 +77,7 @@ def export(
         os.rename(scratch, output)
     except OSError as error:
         raise UserError(
-            f"--output: expected a folder that can be created, got {output}: "
+            f"--output: expected a folder that can be written, got {output}: "
             f"{error.strerror}; choose another"
         ) from None
     finally:

@@ -323,12 +323,15 @@ def _check_alike(study: Sequence[Run]) -> None:
 
 
 def _refuse(first: Run, run: Run, differences: Sequence[str]) -> None:
-    if differences:
-        raise UserError(
-            f"expected runs that differ in their rows only, got {first.place} and "
-            f"{run.place}, which differ in {'; '.join(differences)}; report on folders "
-            "of one kind"
-        )
+    if not differences:
+        return
+    shown = "; ".join(differences[:3])
+    if len(differences) > 3:
+        shown += f" and {len(differences) - 3} more"
+    raise UserError(
+        f"expected runs that differ in their rows only, got {first.place} and "
+        f"{run.place}, which differ in {shown}; report on folders of one kind"
+    )
 
 
 def _check_row(run: Run, changed: set[str]) -> None:

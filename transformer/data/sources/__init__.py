@@ -12,6 +12,7 @@ from transformer.data.sources.number_words import Numbers
 from transformer.data.sources.parquet import Parquet
 from transformer.data.sources.sacrebleu_sets import with_test_sets
 from transformer.data.sources.source import (
+    HELD_OUT,
     SPLITS,
     Checksums,
     Pair,
@@ -27,6 +28,7 @@ from transformer.data.vectors import in_folder
 from transformer.files.digests import sha256
 
 __all__ = [
+    "HELD_OUT",
     "SOURCES",
     "SPLITS",
     "Checksums",

@@ -10,6 +10,7 @@ from transformer.config import Data
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+HELD_OUT: tuple[Split, ...] = SPLITS[1:]
 Pair = tuple[str, str]
 Checksums = dict[str, dict[str, Any]]
 
