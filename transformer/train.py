@@ -119,6 +119,7 @@ def adopt_config(settings: Config, workdir: Path) -> None:
     checkpoints of a run are gone, its results are not replaced by those of another one.
     """
     with Checkpoints(workdir / "checkpoints", settings.train.keep) as checkpoints:
+        checkpoints.recover()
         if steps := checkpoints.steps():
             old = _old_settings(settings, workdir, checkpoints)
             folder.check_same_run(workdir, old, settings, steps[-1])

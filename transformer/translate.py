@@ -250,11 +250,12 @@ class Translator:
 
         Args:
           source: a sentence.
-          target: its translation, None for the model's own.
+          target: its translation, None for the model's own, by its ids.
         """
         if target is None:
-            target = self.translate([source])[0]
-        target_ids = self.vocabulary.target.encode(target)
+            target_ids = self.hypotheses([source])[0][0].ids
+        else:
+            target_ids = self.vocabulary.target.encode(target)
         ((_, found),) = self.attentions(self.source_ids([source]), [target_ids])
         return found
 

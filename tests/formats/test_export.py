@@ -132,6 +132,8 @@ def test_a_run_of_ours_is_the_same_model_when_it_comes_back(name, pieces, tmp_pa
     """Through another system's file its logits are what they were, to rounding."""
     ours = drawn(pieces, **OWN[name])
     export(ours, "huggingface", tmp_path / "theirs")
+    read = json.loads((tmp_path / "theirs" / "tokenizer_config.json").read_text())
+    assert read["model_max_length"] == (64 if name == "learned" else 512)
     (tmp_path / "run").mkdir()
     import_model(tmp_path / "theirs", tmp_path / "run", log=quiet)
     again = load(tmp_path / "run")
@@ -305,7 +307,7 @@ def test_a_full_disk_is_one_line(imported, tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
     try:
-        with pytest.raises(UserError, match="that can be created, .*: File too large"):
+        with pytest.raises(UserError, match="that can be written, .*: File too large"):
             export(imported, "huggingface", tmp_path / "folder")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -18,7 +18,7 @@ from support.calls import error
 from support.runs import tiny_run
 from support.torch_values import has_peer, values
 
-from transformer import objective
+from transformer import config, objective
 from transformer.cli import main as cli
 from transformer.config import UserError
 from transformer.evaluate import average, evaluate
@@ -117,7 +117,10 @@ def test_marian_s_own_files_are_the_same_model(golden, run, tmp_path):
     one, other = load(run), load(workdir)
     assert one.vocabulary.digest == other.vocabulary.digest
     jax.tree.map(np.testing.assert_array_equal, one.params, other.params)
-    assert one.settings.model == other.settings.model
+    # Transformers computes what Marian does, but for the epsilon of the layer norms.
+    theirs, its = one.settings.model, other.settings.model
+    assert isinstance(theirs, config.Transformer) and theirs.norm_epsilon == 1e-5
+    assert its == dataclasses.replace(theirs, norm_epsilon=1e-6)
     assert one.settings.decode == other.settings.decode
 
 
@@ -194,6 +197,12 @@ def change_json(place: Path, file: str, **changes: Any) -> None:
     (place / file).write_text(json.dumps(values))
 
 
+def drop_key(place: Path, file: str, key: str) -> None:
+    values = json.loads((place / file).read_text())
+    del values[key]
+    (place / file).write_text(json.dumps(values))
+
+
 def change_arrays(place: Path, change: Any) -> None:
     arrays = load_file(place / "model.safetensors")
     change(arrays)
@@ -252,6 +261,10 @@ BAD: dict[str, tuple[Any, str]] = {
     "pre-norm": (
         lambda p: change_json(p, "config.json", normalize_before=True),
         "expected normalize_before = false, got true",
+    ),
+    "scale": (
+        lambda p: drop_key(p, "config.json", "scale_embedding"),
+        "expected scale_embedding = true, got false",
     ),
     "activation": (
         lambda p: change_json(p, "config.json", activation_function="tanh"),
@@ -368,7 +381,30 @@ def test_the_search_is_kept(changes, beam, alpha, tmp_path):
         given.pop(key, None)
     (place / "config.json").write_text(json.dumps(given | changes))
     (place / "generation_config.json").unlink(missing_ok=True)
-    assert huggingface.load(place).decode == {"beam": beam, "alpha": alpha}
+    found = huggingface.load(place)
+    assert found.decode == {"beam": beam, "alpha": alpha} and not found.unused
+
+
+def test_a_search_that_is_not_had_here_is_told(tmp_path):
+    place = case.write_folder(values("committed", "marian_values"), tmp_path / "theirs")
+    search = {"no_repeat_ngram_size": 3, "repetition_penalty": 1.0, "min_length": 0}
+    (place / "generation_config.json").write_text(json.dumps(search))
+    workdir, said = tmp_path / "run", list[str]()
+    workdir.mkdir()
+    import_model(place, workdir, log=said.append)
+    told = [line for line in said if "its search" in line]
+    line = "its search has no_repeat_ngram_size 3, searches here do not"
+    assert told == [f"{place}: {line}"]
+
+
+def test_two_lists_of_pieces_are_refused(tmp_path):
+    path = npz(tmp_path / "theirs")
+    names = [path.with_name(f"a.{side}.vocab.yml") for side in ("src", "trg")]
+    path.with_name("vocab.yml").rename(names[0])
+    assert marian.load(path).vocabulary
+    names[1].write_text('{"</s>": 0, "<unk>": 1}')
+    with pytest.raises(UserError, match="got a.src.vocab.yml and a.trg.vocab.yml"):
+        marian.load(path)
 
 
 def npz(place: Path, **changes: Any) -> Path:
@@ -399,6 +435,26 @@ def test_marian_s_search_is_kept_and_its_pieces_may_be_json(tmp_path):
     assert tokenizer.numbered[-1] == pieces[-1]
 
 
+def test_marian_s_search_is_read_from_the_file_beside_it(tmp_path):
+    path = npz(tmp_path / "theirs", **{"beam-size": None, "normalize": None})
+    with np.load(path) as file:
+        arrays: dict[str, Any] = dict(file)
+    settings = yaml.safe_load(arrays["special:model.yml"].tobytes()[:-1])
+    del settings["beam-size"], settings["normalize"]  # as in Marian's own files
+    text = yaml.safe_dump(settings).encode() + b"\0"
+    np.savez(path, **(arrays | {"special:model.yml": np.frombuffer(text, np.int8)}))
+    assert marian.load(path).decode == {"beam": 6, "alpha": 1.0}
+    common, own = (path.with_name(x) for x in ("decoder.yml", "model.npz.decoder.yml"))
+    common.write_text("models: [model.npz]\nbeam-size: 5\nnormalize: 0.6\n")
+    found = marian.load(path)
+    assert found.decode == {"beam": 5, "alpha": 0.6} and "decoder.yml" in found.files
+    own.write_text("beam-size: 12\nnormalize: 0\nword-penalty: 0\n")
+    assert marian.load(path).decode == {"beam": 12, "alpha": 0.0}
+    own.write_text("word-penalty: 0.5\n")
+    with pytest.raises(UserError, match="decoder.yml: expected word-penalty: 0, got 0"):
+        marian.load(path)
+
+
 BAD_NPZ: dict[str, tuple[dict[str, Any], str]] = {
     "pre-norm": ({"transformer-preprocess": "n"}, 'transformer-preprocess: ""'),
     "type": ({"type": "s2s"}, 'expected type: "transformer", got s2s'),
@@ -416,8 +472,13 @@ BAD_NPZ: dict[str, tuple[dict[str, Any], str]] = {
     "dropout": ({"transformer-dropout": -0.1}, "0 or more for transformer-dropout"),
     "activation": (
         {"transformer-ffn-activation": ["relu"]},
-        "transformer-ffn-activation of relu, swish, gelu",
+        "transformer-ffn-activation of relu, swish, got",
     ),
+    "its own gelu": (
+        {"transformer-ffn-activation": "gelu"},
+        "transformer-ffn-activation of relu, swish, got gelu",
+    ),
+    "direction": ({"right-left": True}, "expected right-left: false, got True"),
     "nested": ({"comment": [[[[[]]]]]}, "got nested ones or an alias"),
     "alias": ({"a": (one := ["x"]), "b": one}, "got nested ones or an alias"),
     "no number": ({"dim-emb": "ten"}, "a number above 0 for dim-emb, got ten"),

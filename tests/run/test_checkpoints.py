@@ -193,6 +193,28 @@ def test_damage_to_any_file_is_told_and_the_one_before_is_used(tmp_path, damage)
         file.write_bytes(content)
 
 
+def test_a_kill_between_two_renames_loses_no_checkpoint(tmp_path):
+    save_all(tmp_path, [1, 2])
+    (tmp_path / "1").rename(tmp_path / "2.removed")
+    (tmp_path / "2").rename(tmp_path / "2.saving")  # complete: it has its digests
+    (tmp_path / "3.saving").mkdir()
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        checkpoints.recover()
+        assert checkpoints.steps() == [2]
+        assert checkpoints.restore(abstract())[0] == 2
+        checkpoints.clean()
+    assert [path.name for path in tmp_path.iterdir()] == ["2"]
+
+
+def test_the_digest_of_what_was_restored_outlives_it(tmp_path):
+    save_all(tmp_path, [1])
+    with Checkpoints(tmp_path, keep=1) as checkpoints:
+        before = checkpoints.digest(1)
+        checkpoints.restore(abstract())
+        shutil.rmtree(tmp_path / "1")  # by the run, which goes on
+        assert checkpoints.digest(1) == before
+
+
 def test_a_file_that_was_not_saved_is_damage_too(tmp_path):
     save_all(tmp_path, [1, 2])
     (tmp_path / "2" / "more").touch()

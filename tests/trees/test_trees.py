@@ -70,6 +70,7 @@ def test_a_tree_may_span_lines_and_a_line_hold_two() -> None:
         (["(S (NN a)))"], "f, line 1: expected brackets, got '\\)' outside"),
         (["", "(S (NN a) b)"], "f, line 2: expected a tag before each word"),
         (["(S (NN a b))"], "expected a tag before each word.*got 'b' alone"),
+        (["(S (NN a (X b)) (Z c))"], r"line 1: expected '\)' after a word, got '\('"),
         (["A sentence."], "f, line 1: expected brackets, got 'A' outside"),
     ],
 )

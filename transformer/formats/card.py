@@ -10,6 +10,7 @@ import transformer
 from transformer import config
 from transformer.config import Config
 from transformer.metrics import measures
+from transformer.pictures.tables import plain
 
 _CARD = """---
 language:
@@ -42,13 +43,13 @@ def text(
     """
     source, target = settings.data.source_language, settings.data.target_language
     return _CARD.format(
-        source=source,
-        target=target,
+        source=plain(source),
+        target=plain(target),
         # In YAML, no is a truth value and 1 a number.
         source_text=json.dumps(source, ensure_ascii=False),
         target_text=json.dumps(target, ensure_ascii=False),
         library=library,
-        name=settings.name,
+        name=plain(settings.name),
         version=transformer.__version__,
         digest=config.digest(settings),
         scores="\n".join(_scores(settings, results)),

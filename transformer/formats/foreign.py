@@ -16,7 +16,7 @@ from transformer.files.digests import sha256
 from transformer.formats.arrays import Arrays, forbidding, interleaved
 from transformer.formats.names import Name, names
 
-EPSILON = 1e-5  # of the layer norms in Transformers and in CTranslate2
+EPSILON = 1e-5  # of the layer norms in Transformers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Foreign:
       languages: keys of ``config.data`` that it names.
       longest: tokens of the longest source that it is made for.
       files: that were read, with the SHA-256 (hex) of each.
+      unused: keys of its search that change what it writes, with their values, and that
+        searches here do not have.
     """
 
     model: config.Transformer
@@ -40,6 +42,7 @@ class Foreign:
     languages: Mapping[str, str]
     longest: int
     files: Mapping[str, str]
+    unused: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def post_norm(**sizes: Any) -> config.Transformer:

@@ -53,7 +53,18 @@ from transformer.translate import Translator
 
 QUANTIZATIONS = ("float16", "bfloat16")
 _ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish", "gelu": "gelu"}
-# Keys of config.json, with the value that they must have, and have if absent.
+# Keys of a search, with the value that changes nothing.
+_NEUTRAL: dict[str, Any] = {
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "repetition_penalty": 1.0,
+    "diversity_penalty": 0.0,
+    "min_length": 0,
+    "forced_bos_token_id": None,
+    "do_sample": False,
+}
+# Keys of config.json, with the value that they must have, and have if absent; but for
+# one, which is then false.
 _FIXED: dict[str, Any] = {
     "scale_embedding": True,
     "normalize_before": False,
@@ -80,28 +91,31 @@ def load(folder: Path) -> Foreign:
     place = folder / "config.json"
     if (kind := settings.get("model_type")) != "marian":
         refuse(place, "model_type marian", repr(kind))
+    given = {"scale_embedding": False} | settings
     for key, value in _FIXED.items():
-        if settings.get(key, value) != value:
-            refuse(place, f"{key} = {json.dumps(value)}", json.dumps(settings[key]))
+        if (got := given.get(key, value)) != value:
+            refuse(place, f"{key} = {json.dumps(value)}", json.dumps(got))
     stored, files = _stored(folder)
     numbers = read_numbers(folder / "vocab.json")
     pieces = rest_of(numbers, str(folder / "vocab.json"))
     _check_numbers(folder, settings, numbers)
     model = _keys(place, settings, stored)
-    given = _named(folder, model, stored)
-    check(folder, model, given, len(numbers))
+    arrays = _named(folder, model, stored)
+    check(folder, model, arrays, len(numbers))
     vocabulary, digests = marian_vocabulary(folder, pieces)
+    search, unused = _search(folder, settings)
     start = settings["decoder_start_token_id"]
     pad, unknown, end = (numbers[piece] for piece in ("<pad>", "<unk>", "</s>"))
     rows = rows_of(pad, unknown, start, end, len(numbers))
     return Foreign(
         model,
-        ours(model, given, rows),
+        ours(model, arrays, rows),
         vocabulary,
-        _search(folder, settings),
+        search,
         _languages(folder),
         min(settings.get("max_position_embeddings", 512), 512),
         files | digests | {"vocab.json": sha256(folder / "vocab.json")},
+        unused,
     )
 
 
@@ -267,7 +281,10 @@ def _same_table(c: config.Transformer, name: str) -> list[str]:
     return decoder if c.tying == "two" and name in decoder else []
 
 
-def _search(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _search(
+    folder: Path, settings: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return how to search, and what of it is not used."""
     path = folder / "generation_config.json"
     own = read_object(path, ANOTHER) if path.is_file() else {}
     given = {**settings, **own}
@@ -275,10 +292,12 @@ def _search(folder: Path, settings: Mapping[str, Any]) -> dict[str, Any]:
     def place(key: str) -> Path:
         return path if key in own else folder / "config.json"
 
-    return {
+    used = {
         "beam": beam(place("num_beams"), given, "num_beams", 1),
         "alpha": exponent(place("length_penalty"), given, "length_penalty"),
     }
+    unused = {key: given.get(key, value) for key, value in _NEUTRAL.items()}
+    return used, {k: v for k, v in unused.items() if v not in (_NEUTRAL[k], None)}
 
 
 def _languages(folder: Path) -> dict[str, str]:
@@ -337,7 +356,7 @@ def save(
         "max_length": min(512, longest),
     }
     write_json(folder / "generation_config.json", search)
-    _write_tokenizer(translator, folder)
+    _write_tokenizer(translator, folder, min(512, longest))
     notes = _notes(translator, kept, quantization)
     page = card.text(translator.settings, "transformers", results, notes)
     write_whole(folder / "README.md", page.encode())
@@ -413,7 +432,7 @@ def _config_of(
     }
 
 
-def _write_tokenizer(translator: Translator, folder: Path) -> None:
+def _write_tokenizer(translator: Translator, folder: Path, longest: int) -> None:
     vocabulary, data = translator.vocabulary, translator.settings.data
     pieces = ["</s>", "<unk>", *numbered(vocabulary.source), "<pad>"]
     write_json(folder / "vocab.json", {piece: i for i, piece in enumerate(pieces)})
@@ -426,7 +445,7 @@ def _write_tokenizer(translator: Translator, folder: Path) -> None:
         "source_lang": data.source_language,
         "target_lang": data.target_language,
         "separate_vocabs": False,
-        "model_max_length": 512,
+        "model_max_length": longest,
         "eos_token": "</s>",
         "unk_token": "<unk>",
         "pad_token": "<pad>",

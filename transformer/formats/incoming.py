@@ -64,6 +64,8 @@ def import_model(
     with Checkpoints(workdir / "checkpoints", settings.train.keep) as checkpoints:
         checkpoints.save(0, state, _metadata(settings, it, given is None))
     folder.write_settings(workdir, settings)  # last: with it the folder is a run
+    for key, value in it.unused.items():
+        log(f"{source}: its search has {key} {value!r}, searches here do not")
     count = sum(array.size for array in jax.tree.leaves(params))
     log(
         f"imported {source}: {it.model.layers} + {it.model.depth} layers, d_model "

@@ -28,10 +28,13 @@ from transformer.formats.foreign import (
 from transformer.formats.names import Name, names
 
 _SETTINGS = "special:model.yml"  # an array of bytes that end with NUL
-_ACTIVATIONS = {"relu": "relu", "swish": "swish", "gelu": "gelu"}
+# Its gelu is x sigmoid(1.702 x), which models here do not have.
+_ACTIVATIONS = {"relu": "relu", "swish": "swish"}
+_EPSILON = 1e-6  # of its layer norms
 # Settings with the value that they must have, and have if absent.
 _FIXED: dict[str, Any] = {
     "type": "transformer",
+    "right-left": False,
     "transformer-preprocess": "",
     "transformer-postprocess-top": "",
     "transformer-ffn-depth": 2,
@@ -50,7 +53,8 @@ def load(path: Path) -> Foreign:
 
     Args:
       path: the ``.npz``. Beside it lie source.spm, target.spm and the number of each
-        piece: one file named vocab.json, vocab.yml or ending in .vocab.yml.
+        piece: one file named vocab.json, vocab.yml or ending in .vocab.yml; perhaps
+        also how to search: NAME.npz.decoder.yml, which Marian writes, or decoder.yml.
 
     Raises:
       UserError: if it is of another architecture, or incomplete.
@@ -70,17 +74,22 @@ def load(path: Path) -> Foreign:
     check(path, model, given, len(numbers))
     vocabulary, digests = marian_vocabulary(path.parent, pieces)
     rows = rows_of(pad, numbers["<unk>"], pad, numbers["</s>"], len(numbers))
+    decoder = _decoder(path)
+    place = decoder or path
+    how = settings | (_yaml_file(place) if decoder else {})
+    if how.get("word-penalty", 0) != 0:
+        refuse(place, "word-penalty: 0", how["word-penalty"])
     return Foreign(
         model,
         ours(model, given, rows),
         vocabulary,
         {
-            "beam": beam(path, settings, "beam-size", 6),
-            "alpha": exponent(path, settings, "normalize"),
+            "beam": beam(place, how, "beam-size", 6),
+            "alpha": exponent(place, how, "normalize"),
         },
         {},
         512,
-        {p.name: sha256(p) for p in (path, names_file)} | digests,
+        {p.name: sha256(p) for p in (path, names_file, decoder) if p} | digests,
     )
 
 
@@ -103,6 +112,10 @@ def _settings(path: Path, stored: dict[str, np.ndarray]) -> dict[str, Any]:
         refuse(path, f"settings in {_SETTINGS}", "none")
     text = stored.pop(_SETTINGS).tobytes().rstrip(b"\0").decode("utf-8", "replace")
     return _yaml(path, text)
+
+
+def _yaml_file(path: Path, texts: bool = False) -> dict[str, Any]:
+    return _yaml(path, path.read_bytes().decode("utf-8", "replace"), texts)
 
 
 def _yaml(path: Path, text: str, texts: bool = False) -> dict[str, Any]:
@@ -136,10 +149,19 @@ def _check_flat(path: Path, events: Iterable[Any]) -> None:
 
 def _beside(path: Path) -> Path:
     found = [path.parent / name for name in _BESIDE if (path.parent / name).is_file()]
-    found += sorted(path.parent.glob("*.vocab.yml"))
-    if not found:
+    lists = sorted(path.parent.glob("*.vocab.yml"))
+    if not (found := found or lists):
         refuse(path.parent, f"one of {', '.join(_BESIDE)}, *.vocab.yml", "none")
+    if len({sha256(one) for one in found}) > 1:
+        names = " and ".join(one.name for one in found[:2])
+        refuse(path.parent, "one list of pieces for both languages", names)
     return found[0]
+
+
+def _decoder(path: Path) -> Path | None:
+    """Return the file that says how a model is to be searched, if there is one."""
+    places = path.with_name(f"{path.name}.decoder.yml"), path.with_name("decoder.yml")
+    return next((place for place in places if place.is_file()), None)
 
 
 def _numbers(path: Path) -> dict[str, int]:
@@ -152,7 +174,7 @@ def _numbers(path: Path) -> dict[str, int]:
 def _listed(path: Path) -> dict[str, int]:
     """Return the number of each piece of a list in YAML."""
     # Strings only: a piece such as "no" or "1" is neither a truth value nor a number.
-    values = _yaml(path, path.read_bytes().decode("utf-8", "replace"), texts=True)
+    values = _yaml_file(path, texts=True)
     texts = values.values()
     if not all(isinstance(n, str) and n.isdecimal() and len(n) < 10 for n in texts):
         refuse(path, "a number for each piece", "something else")
@@ -192,6 +214,7 @@ def _keys(
         d_k=width // heads,
         d_v=width // heads,
         dropout=dropout,
+        norm_epsilon=_EPSILON,
     )
 
 

@@ -68,6 +68,7 @@ class Checkpoints:
         self._worker = ThreadPoolExecutor(max_workers=1)
         self._pending: Future[None] | None = None
         self._seen: dict[int, dict[str, Any]] = {}  # record of each step, to read once
+        self._digests: dict[int, str] = {}  # of those that were restored
 
     def __enter__(self) -> Checkpoints:
         return self
@@ -185,8 +186,7 @@ class Checkpoints:
 
     def digest(self, step: int) -> str:
         """Return the SHA-256 (hex) of the digests of a checkpoint's files."""
-        digests = (self.folder / str(step) / _DIGESTS).read_bytes()
-        return hashlib.sha256(digests).hexdigest()
+        return self._digests.get(step) or _digest(self.folder / str(step))
 
     def best(self) -> int | None:
         """Return the step of the lowest metric, None where none has one."""
@@ -211,6 +211,8 @@ class Checkpoints:
     def _restore(self, step: int, abstract: Any) -> tuple[Any, dict[str, Any]]:
         path = self.folder / str(step)
         _verify(path)
+        # A run that goes on may remove the checkpoint as soon as it has been read.
+        self._digests[step] = _digest(path)
         record = _record(path)
         _compare(record, _describe(abstract), path)
         ocp = _orbax()
@@ -242,6 +244,15 @@ class Checkpoints:
         self.wait()
         if hosts.primary() and (steps := self.steps()):
             self._remove_unless(self._kept(steps[-1]).__contains__)
+        hosts.barrier("clean")  # all of them average what is left
+
+    def recover(self) -> None:
+        """Finish replacing a checkpoint, where a kill came between two renames."""
+        for path in [*self.folder.glob("*.saving")] if hosts.primary() else []:
+            place = path.with_suffix("")
+            if (path / _DIGESTS).is_file() and not os.path.lexists(place):
+                os.rename(path, place)
+        hosts.barrier("recover")
 
     def _kept(self, newest: int) -> set[int]:
         """Return the steps to keep: the newest, the latest ones and the best."""
@@ -451,6 +462,10 @@ def _record(path: Path) -> dict[str, Any]:
     if not isinstance(record, dict) or not record.keys() >= _RECORDED:
         raise Damaged("its metadata are missing")
     return record
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256((path / _DIGESTS).read_bytes()).hexdigest()
 
 
 def _digests(path: Path) -> dict[str, str]:

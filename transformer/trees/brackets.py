@@ -148,6 +148,8 @@ class _Reader:
         if token == "(":
             if not self._open:
                 self.begun = self.line
+            elif isinstance(self._nodes[-1], Word) and last != ")":
+                self._refuse("')' after a word", "'('")
             self._open.append(len(self._nodes))
             self._nodes.append(Open(""))
             return None

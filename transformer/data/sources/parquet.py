@@ -117,7 +117,9 @@ def _opened(path: pathlib.Path) -> Any:
 
 def _damaged(path: pathlib.Path, error: Exception) -> UserError:
     told = str(error).partition("\n")[0]
-    return UserError(f"{path}: expected a readable Parquet file, got: {told}")
+    return UserError(
+        f"{path}: expected a readable Parquet file, got: {told}; replace it"
+    )
 
 
 def _is_text(schema: Any, column: str) -> bool:

@@ -114,7 +114,9 @@ def _raw_lines(path: pathlib.Path) -> Iterator[bytes]:
         with _open(path) as file:
             yield from file
     except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path}: expected a readable file, got: {error}") from None
+        raise UserError(
+            f"{path}: expected a readable file, got: {error}; replace it"
+        ) from None
 
 
 def read_lines(path: pathlib.Path) -> Iterator[str]:
