@@ -190,6 +190,7 @@ def plot(what):
         (HEADS, "--translations=a", "with --statistics only"),
         ([*HEADS, "--beam"], "--layers=1", "without --beam only"),
         ([*HEADS, "--beam"], "--target=a", "without --beam only"),
+        ([*HEADS, "--tree"], "--word=a", "without --tree only"),
         (plot("curves"), "--warmup=3", "with --what=schedule only; change that"),
         (plot("smoothing"), "--steps=3", "with --what=schedule only"),
         (plot("curves"), "--d_model=4", "with --what=schedule or positions only"),

@@ -123,8 +123,21 @@ OWN: dict[str, dict[str, Any]] = {
         "model.attention_bias": False,
         "model.tying": "none",
     },
+    "no scale": {"model.score": "dot", "model.attention_bias": True},
     "two tables": {"model.tying": "two", "model.output_bias": True},
 }
+
+
+def test_rates_of_dropout_and_the_search_have_their_names(pieces, tmp_path):
+    rates = {"dropout": 0.1, "attention_dropout": 0.2, "relu_dropout": 0.3}
+    changes = {f"model.{key}": rate for key, rate in rates.items()}
+    search = {"decode.beam": 3, "decode.alpha": 0.7}
+    export(drawn(pieces, **changes, **search), "huggingface", tmp_path / "theirs")
+    theirs = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    names = ("dropout", "attention_dropout", "activation_dropout")
+    assert [theirs[name] for name in names] == [0.1, 0.2, 0.3]
+    how = json.loads((tmp_path / "theirs" / "generation_config.json").read_text())
+    assert (how["num_beams"], how["length_penalty"]) == (3, 0.7)
 
 
 @pytest.mark.parametrize("name", OWN)
@@ -204,6 +217,12 @@ def test_matrices_above_each_other_and_tables_once(pieces, tmp_path):
     assert found["encoder/pre_norm"] == 1 and "decoder/projection/bias" not in found
     same = [found[f"{x}/weight"] for x in ("decoder/embeddings", "decoder/projection")]
     assert same[0] is same[1]
+
+
+def test_layer_norms_keep_their_epsilon(pieces, tmp_path):
+    export(drawn(pieces, **{"model.norm_epsilon": 1e-3}), "ctranslate2", tmp_path / "x")
+    settings = json.loads((tmp_path / "x" / "config.json").read_text())
+    assert settings["layer_norm_epsilon"] == 1e-3
 
 
 def test_vectors_of_distances_take_the_place_of_tables(pieces, tmp_path):

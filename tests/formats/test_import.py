@@ -15,6 +15,7 @@ import yaml
 from safetensors.numpy import load_file, save_file
 from support import marian_case as case
 from support.calls import error
+from support.configs import base
 from support.runs import tiny_run
 from support.torch_values import has_peer, values
 
@@ -25,6 +26,7 @@ from transformer.evaluate import average, evaluate
 from transformer.formats import huggingface, marian
 from transformer.formats.arrays import NEVER
 from transformer.formats.incoming import import_model
+from transformer.formats.usual import settings_of
 from transformer.ids import BOS, PAD
 from transformer.prepare import prepare
 from transformer.run import folder
@@ -187,6 +189,17 @@ def test_training_goes_on_from_it(place, tmp_path):
     assert 0 < max(jax.tree.leaves(moved)) < 0.01
     # What is never written stays so.
     assert (after.params["output_bias"][np.array([PAD, BOS])] < NEVER + 1).all()
+
+
+def test_it_is_trained_with_the_given_rates_of_dropout(place):
+    rates = {"dropout": 0.05, "attention_dropout": 0.2, "relu_dropout": 0.3}
+    given = base(**{f"model.{key}": rate for key, rate in rates.items()})
+    paths = {"source": "a.marian", "target": "b.marian"}
+    it = huggingface.load(place)
+    found = settings_of(it, "x", paths, given)
+    values = {key: getattr(config.transformer(found.model), key) for key in rates}
+    assert values == rates
+    assert found.model.d_model == it.model.d_model != given.model.d_model
 
 
 # ---- what is refused -----------------------------------------------------------------

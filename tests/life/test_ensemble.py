@@ -147,5 +147,8 @@ def test_vocabularies_have_to_be_the_same(run, monkeypatch):
     monkeypatch.setattr(ensemble, "open_run", lambda x: (settings, runs[x.name]))
     with pytest.raises(UserError, match="one target vocabulary, got a and b, whose"):
         transformer.load(["a", "b"])
+    runs["c"] = Vocabulary(vocabulary.target, vocabulary.target)
+    with pytest.raises(UserError, match="one source vocabulary, got a and c, whose"):
+        transformer.load(["a", "c"])
     with pytest.raises(UserError, match="got none"):
         transformer.load([])

@@ -249,6 +249,15 @@ def test_a_changed_input_is_found_beside_one_that_cannot_be_compared(
     assert "train not compared as a whole" in said[0] or hidden == "gone"
 
 
+def test_an_input_that_was_not_there_is_refused(tmp_path: pathlib.Path) -> None:
+    write_texts(tmp_path / "text")
+    config = text_config(tmp_path / "text")
+    prepare(config, tmp_path)
+    (tmp_path / "text" / "test.de").write_text("B\n")  # is read before the test.de.gz
+    with pytest.raises(UserError, match=r"test\.de: expected .*other content"):
+        prepare(config, tmp_path)
+
+
 def test_a_part_that_is_gone_is_told(tmp_path: pathlib.Path) -> None:
     table = pyarrow.table({"en": ["a b"] * 3, "de": ["c d"] * 3})
     for number in range(2):

@@ -136,6 +136,13 @@ def test_signatures_tell_the_measures_apart():
     assert "case:lc|eff:no|tok:none|" in scores["tokens_lowercase"].signature
 
 
+def test_only_what_sacrebleu_defines_is_smoothed():
+    # No three words are in order. multi-bleu, which has the others, prints 0.
+    scores = bleu.score_all(["a b x c d"], ["a b c d e"], "en")
+    smoothed = {name for name, score in scores.items() if score.value > 0}
+    assert smoothed == {"13a", "13a_lowercase", "intl"}
+
+
 def test_case_counts_only_in_cased_variants():
     scores = bleu.score_all(
         ["EIN GROSSES HAUS STEHT"], ["ein grosses haus steht"], "de"

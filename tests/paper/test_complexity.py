@@ -214,7 +214,11 @@ def test_only_turns_that_need_the_one_before_make_a_chain():
     def together(x):
         return jax.lax.scan(lambda c, y: (c @ y, c), x[0] @ x[0], x)
 
+    def at_first(x):  # only the first turn needs what came before the loop
+        return jax.lax.scan(lambda c, y: (y, c @ y), x[0] @ x[0], x)[1]
+
     assert complexity.longest_chain(apart, x) == 2
+    assert complexity.longest_chain(at_first, x) == 2
     assert complexity.longest_chain(together, x) == 1 + 5
     assert complexity.longest_chain(lambda x: together(apart(x)), x) == 2 + 1 + 5
 

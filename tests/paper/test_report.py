@@ -23,7 +23,7 @@ from transformer.data.corpus import Corpus
 from transformer.metrics import bleu
 from transformer.paper import report, rows, runs, static
 from transformer.paper.report import marks
-from transformer.paper.report.costs import operations
+from transformer.paper.report.costs import operations, per_target_token
 from transformer.paper.report.study import Study
 from transformer.pictures import plots, tables
 from transformer.prepare import prepare
@@ -408,6 +408,27 @@ def test_sizes_and_operations_come_from_the_prepared_corpus(tmp_path):
     found = line(made(tmp_path / "runs")[TITLE], "base")
     assert found["FLOPs ours"] == f"{an_epoch * epochs:.2e}".replace("e+", "e")
     assert float(found["params ours, M"]) > 0
+
+
+def test_words_are_scored_in_the_target_s_vocabulary_and_twice_in_two_passes(tmp_path):
+    write_texts(tmp_path / "text")
+    corpus = tmp_path / "corpus"
+    more: dict[str, Any] = {"tokenizer_joint": False, "model_tying": "two"}
+    more |= {"tokenizer_kind": "whitespace", "data_prepared": str(corpus)}
+    size, rows = prepare(text_config(tmp_path / "text", **more), "").vocabulary.sizes
+    assert size != rows
+    changes: dict[str, Any] = {"data.prepared": str(corpus)}
+    changes |= {"tokenizer.joint": False, "model.tying": "two"}
+    for row in ("base", "r_drop"):
+        write(tmp_path / "runs" / row, settings_of(row, 0, **changes), 5.0, 3)
+    (once, twice), _ = runs.find(tmp_path / "runs")
+    model, train = once.settings.model, Corpus(corpus, "train")
+    sides = train.source.lengths.tolist(), train.target.lengths.tolist()
+    total = sum(flops.forward(model, s, t, rows) for s, t in zip(*sides, strict=True))
+    assert per_target_token(once) == pytest.approx(total / sum(sides[1]))
+    seen = total / sum(sides[1]) * 1000
+    assert operations(once) == pytest.approx(3 * seen)
+    assert operations(twice) == pytest.approx(2 * 3 * seen)
 
 
 # ---- what is refused -----------------------------------------------------------------

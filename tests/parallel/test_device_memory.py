@@ -109,6 +109,8 @@ def test_what_a_program_needs_covers_what_it_reads_and_writes():
         return memory.needed(jax.jit(function, **options).lower(*arguments).compile())
 
     assert compiled(lambda x: x + 1, (1000,)) >= 4000
+    assert compiled(lambda x: x[0] * jnp.arange(1000), (1,)) >= 4000
+    assert compiled(lambda x: x[0], (1000,)) >= 4000
     # What is donated is not held twice.
     assert compiled(lambda x: x + 1, (1000,), donate_argnums=0) < 8000
     # What is sorted is neither an argument nor a result.

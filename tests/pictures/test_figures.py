@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -335,6 +336,14 @@ def test_the_texts_of_a_tree_do_not_run_into_each_other():
         assert not any(one.overlaps(other) for other in boxes[:i])
 
 
+def test_three_maps_leave_no_empty_panel():
+    every = [plots.Map(name, [[1.0, 2.0]], "x", "y") for name in "abc"]
+    shown = [x for x in drawn(plots.maps(every)).axes if x.get_visible()]
+    titled = [x.get_title() for x in shown if x.get_title()]
+    assert titled == ["a", "b", "c"]
+    assert len(shown) == 6  # and the colours of each
+
+
 def test_thirty_lines_leave_room_for_the_panel_and_are_told_apart():
     lines = {f"d_model {i}, warm-up 4,000": [(0, i), (1, i + 1)] for i in range(30)}
     figure = drawn(plots.panels("step", [("learning rate", False, lines)]))
@@ -355,3 +364,64 @@ def test_a_run_with_one_point_is_a_dot():
         dot = len(line.get_xdata()) == 1
         assert line.get_marker() == ("o" if dot else "None")
     assert len(every) == 4
+
+
+def test_a_map_has_a_scale_of_its_own_and_its_first_row_above():
+    values = [[1.0, -4.0, 2.0], [0.5, 3.0, 0.0]]
+    every = [plots.Map(name, values, "x", "y") for name in "ab"]
+    for signed, least in ((True, -4), (False, 0)):
+        figure = drawn(plots.maps(every, first=1, signed=signed))
+        for axes in figure.axes[:2]:
+            (image,) = axes.images
+            assert image.get_clim() == (least, 4)
+            # Cells of 1 about the numbers of columns 1 to 3 and of rows 1 and 2.
+            assert (axes.get_xlim(), axes.get_ylim()) == ((0.5, 3.5), (2.5, 0.5))
+            assert [*image.get_extent()] == [0.5, 3.5, 2.5, 0.5]
+
+
+def test_a_mark_stands_in_its_row_with_its_interval_and_the_paper_s():
+    rows = [
+        plots.Mark("one seed", 5.0, -math.inf, math.inf, None),
+        plots.Mark("more", 2.0, 1.0, 3.0, 2.5),
+    ]
+    (axes,) = drawn(plots.marks([("BLEU", False, rows)], "paper")).axes
+    found = [(*line.get_xdata(), *line.get_ydata()) for line in axes.lines]
+    assert found == [(1, 3, 1, 1), (5, 2, 0, 1), (2.5, 1)]
+    assert [x.get_text() for x in axes.get_yticklabels()] == ["one seed", "more"]
+    assert axes.yaxis_inverted()  # the first one is above
+
+
+def test_bars_of_a_group_stand_side_by_side_about_its_name():
+    rows = {"a": [1.0, 2.0], "b": [3.0, 4.0]}
+    (axes,) = drawn(plots.bars("title", ["x", "y"], "z", rows)).axes
+    middles = [bar.get_x() + bar.get_width() / 2 for bar in axes.patches]
+    assert middles == pytest.approx([-0.2, 0.8, 0.2, 1.2])
+    assert [bar.get_height() for bar in axes.patches] == [1, 2, 3, 4]
+
+
+def test_lines_of_a_head_lead_from_the_word_above_to_what_it_attends_to():
+    weights = [[0.25, 0.75], [0.5, 0.5]]
+    every = [plots.HeadLines("layer 1", [0], [weights])]
+    (axes,) = drawn(plots.head_lines(every, ["head 1"], ["a", "b"], ["c", "d"])).axes
+    found = [
+        (*line.get_xdata(), *line.get_ydata(), line.get_alpha())
+        for line in axes.lines
+        if len(line.get_xdata())  # the legend's have no points
+    ]
+    assert found == [(0, 0, 1, 0, 0.25), (0, 1, 1, 0, 0.75)]
+
+
+def test_an_edge_of_a_tree_leads_from_the_parent_s_row_to_the_child_s():
+    every = [(-1, 0, "<s>"), (0, 1, "a"), (0, 1, "b"), (2, 2, "c")]
+    branches = [plots.Branch(*x, "", best=False, kept=True) for x in every]
+    (axes,) = drawn(plots.tree("title", branches)).axes
+    ends = [[line.get_xydata()[i].tolist() for i in (0, -1)] for line in axes.lines]
+    assert ends == [[[0, 0], [1, 0]], [[0, 0], [1, 1]], [[1, 1], [2, 1]]]
+
+
+def test_scores_by_length_are_drawn_from_0():
+    lines = {"a": [20.0, 30.0], "b": [25.0, 35.0]}
+    (axes,) = drawn(plots.categories("x", "BLEU", ["1-5", "6+"], lines)).axes
+    assert axes.get_ylim()[0] == 0
+    assert [x.get_text() for x in axes.get_xticklabels()] == ["1-5", "6+"]
+    assert [[*line.get_ydata()] for line in axes.lines] == [[20, 30], [25, 35]]

@@ -15,7 +15,7 @@ from transformer.ids import EOS, PAD
 from transformer.nn.hardware import Hardware
 from transformer.parallel import memory as device_memory
 from transformer.tools import datasheets
-from transformer.tools.bench import clock, loop, memory, peaks, startup
+from transformer.tools.bench import clock, loop, memory, peaks, startup, table
 from transformer.tools.bench.made_up import ragged_sentences
 from transformer.tools.bench.profile import costliest
 from transformer.tools.bench.table import bench
@@ -38,6 +38,12 @@ def test_sentences_are_ragged_and_end_once():
     assert lengths.max() == 9 and lengths.min() >= 5 and len(set(lengths)) > 2
     assert ((ids == EOS).sum(1) == 1).all()
     assert (ids[np.arange(50), lengths - 1] == EOS).all()
+
+
+def test_numbers_have_no_powers_of_ten_where_they_are_rounded_up():
+    numbers = (9999.4, 9999.7, -9999.7, 12345.6, 0.012345)
+    written = ["9,999", "10,000", "-10,000", "12,346", "0.01235"]
+    assert [table._text(x) for x in numbers] == written
 
 
 def test_training_is_counted_and_written_down(tiny):
@@ -178,6 +184,7 @@ def test_a_feed_leaves_out_new_shapes_and_the_first_round(monkeypatch):
         for step, width in enumerate(widths):
             now[0] += 0.125  # to make a batch
             ids = np.full((3, width), step + 4, np.int32)
+            ids[:, -1] = PAD  # is no token
             yield step, [{"source": ids, "target": ids}]
 
     monkeypatch.setattr(loop.batches, "prefetch", prefetch)
@@ -190,7 +197,7 @@ def test_a_feed_leaves_out_new_shapes_and_the_first_round(monkeypatch):
     # 0 and 3 are new, 1 and 2 warm up; half a second each, two turns are a round.
     assert taken == [0, 1, 2, 3, 4, 5, 6, 7]
     assert feed.first == 8.125 and feed.left_out == 2 and len(feed.shapes) == 2
-    assert [[t.tokens for t in turns] for turns in feed.rounds] == [[18, 12], [12, 18]]
+    assert [[t.tokens for t in turns] for turns in feed.rounds] == [[15, 9], [9, 15]]
     assert {(t.waited, t.seconds) for turns in feed.rounds for t in turns} == {
         (0.125, 0.5)
     }

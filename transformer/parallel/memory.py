@@ -149,7 +149,8 @@ def enough(what: str, remedy: str) -> Iterator[None]:
 def text(count: float) -> str:
     """Format bytes as GB.
 
-    >>> text(113e9), text(8.2e6)
-    ('113 GB', '0.0082 GB')
+    >>> text(113e9), text(8.2e6), text(999.7e9)
+    ('113 GB', '0.0082 GB', '1,000 GB')
     """
-    return f"{count / 1e9:,.3g} GB" if count < 1e12 else f"{count / 1e9:,.0f} GB"
+    # From 999.5 on, three digits would be written as 1e+03.
+    return f"{count / 1e9:,.3g} GB" if count < 999.5e9 else f"{count / 1e9:,.0f} GB"

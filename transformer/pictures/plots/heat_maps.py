@@ -38,8 +38,10 @@ def maps(
     def paint(figure: Figure) -> None:
         from matplotlib.ticker import MaxNLocator
 
-        panels = figure.subplots(high, wide, squeeze=False).flat
-        for axes, one in zip(panels, every, strict=False):
+        panels = figure.subplots(high, wide, squeeze=False)
+        for axes in panels.flat[len(every) :]:
+            axes.set_visible(False)
+        for axes, one in zip(panels.flat, every, strict=False):
             most = max(abs(x) for row in one.values for x in row) or 1.0
             rows, columns = len(one.values), len(one.values[0])
             drawn = axes.imshow(
@@ -58,8 +60,6 @@ def maps(
             axes.set(xlabel=one.x_label, ylabel=one.y_label)
             axes.set_title(one.title, fontsize="medium")
             figure.colorbar(drawn, ax=axes)
-        for axes in list(panels):
-            axes.set_visible(False)
 
     size = (2.9, 2.2) if small else (5.4, 4.2)
     return Picture(paint, size[0] * wide, size[1] * high)

@@ -82,5 +82,6 @@ def bench(
 
 def _text(value: Any) -> str:
     if isinstance(value, float):
-        return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+        # From 9,999.5 on, four digits would be written as 1e+04.
+        return f"{value:,.4g}" if abs(value) < 9999.5 else f"{value:,.0f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
