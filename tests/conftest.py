@@ -3,7 +3,9 @@
 import gc
 import importlib.metadata
 import os
+import pathlib
 import signal
+import sys
 
 # Before jax is imported: the tests' tolerances are those of float32 on the CPU.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -45,6 +47,23 @@ gc.set_threshold(100_000, 20, 20)
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+# Bytes from which a process forgets what it compiled: all of it would be some 8 GB.
+_MUCH = 1.5e9
+_STATM = pathlib.Path("/proc/self/statm")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def forget_programs():
+    """Keep what modules compiled from filling the memory of a small machine."""
+    yield
+    if not _STATM.exists() or "jax" not in sys.modules:
+        return
+    pages = int(_STATM.read_text().split()[1])
+    if pages * os.sysconf("SC_PAGE_SIZE") > _MUCH:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
+
 
 # Tests of a minute or more, the longest first: started last, they would run alone.
 LONGEST = ("test_eight_devices_make_no_difference[quick]",)
