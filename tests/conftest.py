@@ -48,21 +48,25 @@ hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
 
-# Bytes from which a process forgets what it compiled: all of it would be some 8 GB.
-_MUCH = 1.5e9
 _STATM = pathlib.Path("/proc/self/statm")
+_GROWTH = 2e9  # bytes, after which a process forgets what it compiled
+_held = [0.0]  # bytes, when it last did
+
+
+def _resident() -> float:
+    return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.fixture(autouse=True, scope="module")
 def forget_programs():
-    """Keep what modules compiled from filling the memory of a small machine."""
+    """Keep what modules compiled, 8 GB in all, from filling a small machine."""
     yield
     if not _STATM.exists() or "jax" not in sys.modules:
         return
-    pages = int(_STATM.read_text().split()[1])
-    if pages * os.sysconf("SC_PAGE_SIZE") > _MUCH:
+    if _resident() > _held[0] + _GROWTH:
         sys.modules["jax"].clear_caches()
         gc.collect()
+        _held[0] = _resident()
 
 
 # Tests of a minute or more, the longest first: started last, they would run alone.

@@ -9,6 +9,7 @@ import markdown_it
 import numpy as np
 import pytest
 
+from transformer.files import markdown
 from transformer.pictures import heads, plots, tables
 from transformer.pictures.plots.picture import INK
 
@@ -83,12 +84,12 @@ def test_markdown_shows_any_text_as_it_is(odd):
 def test_addresses_and_people_are_not_found_by_themselves():
     # As GitHub does: http://, www. and @, beside what it has of CommonMark.
     for odd in ("https://a.b/c", "www.a.b", "a@b.c", "@everyone"):
-        assert not re.search(r"://|www\.|@", tables.plain(odd))
+        assert not re.search(r"://|www\.|@", markdown.plain(odd))
 
 
 def test_plain_names_and_numbers_stay_readable():
     for text in ("A_h1, d_model = 64", "< 0.05", "24.9 ± 0.2 (x 3)", "1.2e19", "p > 1"):
-        assert tables.plain(text) == text
+        assert markdown.plain(text) == text
 
 
 TEXTS = [text.replace("\n", " ") for text in [*ODD, "$x$", "$\\frac$", "$"]]

@@ -9,8 +9,8 @@ from typing import Any
 import transformer
 from transformer import config
 from transformer.config import Config
+from transformer.files.markdown import plain
 from transformer.metrics import measures
-from transformer.pictures.tables import plain
 
 _CARD = """---
 language:

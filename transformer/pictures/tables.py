@@ -10,13 +10,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from transformer.files.markdown import plain
+
 _NUMBER = re.compile(r"[<+-]?\d[\d,]*(\.\d+)?([eE][+-]?\d+)?")
-# What Markdown reads as markup anywhere in a text: links, code, emphasis (not that of
-# x_1), entities and tags. Addresses that it would find by itself are cut in two.
-_MARKS = re.compile(
-    r"[\\`*~|\[]|(?<![^\W_])_|_(?![^\W_])|&(?=#|\w)|<(?=[A-Za-z/!?])"
-    r"|:(?=//)|(?<=www)\.|@"
-)
 _AT_THE_START = re.compile(r"^(?=[#>+=-]|\d+[.)])")
 
 
@@ -102,21 +98,6 @@ def _line(cells: Iterable[str]) -> str:
 
 def _paragraph(text: str) -> str:
     return _AT_THE_START.sub("&#8203;", plain(text), count=1)
-
-
-def plain(text: str) -> str:
-    """Escape a text for Markdown, so that every renderer shows it as it is.
-
-    >>> print(plain("a_1 | <b> [x](y) *z* < 3"))
-    a_1 \\| &lt;b> \\[x](y) \\*z\\* < 3
-    """
-    return _MARKS.sub(_escaped, " ".join(text.splitlines()))
-
-
-def _escaped(mark: re.Match[str]) -> str:
-    if mark[0] in "&<:.@":
-        return {"&": "&amp;", "<": "&lt;"}.get(mark[0], f"&#{ord(mark[0])};")
-    return f"\\{mark[0]}"
 
 
 def _numeric(table: Table) -> list[bool]:
