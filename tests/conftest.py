@@ -3,9 +3,7 @@
 import gc
 import importlib.metadata
 import os
-import pathlib
 import signal
-import sys
 
 # Before jax is imported: the tests' tolerances are those of float32 on the CPU.
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -47,27 +45,6 @@ gc.set_threshold(100_000, 20, 20)
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "default")
-
-_STATM = pathlib.Path("/proc/self/statm")
-_GROWTH = 2e9  # bytes, after which a process forgets what it compiled
-_held = [0.0]  # bytes, when it last did
-
-
-def _resident() -> float:
-    return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def forget_programs():
-    """Keep what modules compiled, 8 GB in all, from filling a small machine."""
-    yield
-    if not _STATM.exists() or "jax" not in sys.modules:
-        return
-    if _resident() > _held[0] + _GROWTH:
-        sys.modules["jax"].clear_caches()
-        gc.collect()
-        _held[0] = _resident()
-
 
 # Tests of a minute or more, the longest first: started last, they would run alone.
 LONGEST = ("test_eight_devices_make_no_difference[quick]",)
