@@ -31,7 +31,8 @@ from transformer.run.history import Claim
 from transformer.run.keeper import Keeper
 from transformer.run.meter import Meter, Pace
 from transformer.run.records import NoRecords, Records, announce
-from transformer.run.stop import Signals, handled
+from transformer.run.signals import Terminated, handled, terminate
+from transformer.run.stop import Signals
 from transformer.step import State
 from transformer.trained import imported_vocabulary
 
@@ -84,7 +85,7 @@ def _train(
     origin = warm_start.open_origin(settings, workdir, init_from, log)
     adopt_config(settings, workdir)
     try:
-        with handled([signal.SIGTERM], _terminate, patient=False):
+        with handled([signal.SIGTERM], terminate, patient=False):
             if origin:
                 vocabulary = origin.vocabulary(settings)
             else:
@@ -101,9 +102,9 @@ def _train(
         with memory.enough(*fitting.STEP):
             if not it.train(feed):
                 return None
-        with handled([signal.SIGTERM], _terminate, patient=False):
+        with handled([signal.SIGTERM], terminate, patient=False):
             return evaluate_held(workdir, log=log, prepared=prepared)
-    except _Terminated:
+    except Terminated:
         log("stopped; the same command resumes")
         return None
 
@@ -473,11 +474,3 @@ class _Due:
 
 def _every(count: int, step: int) -> bool:
     return bool(count) and step % count == 0
-
-
-class _Terminated(BaseException):
-    """SIGTERM where nothing has to be saved: all on disk is complete at any time."""
-
-
-def _terminate(number: int, frame: Any) -> None:
-    raise _Terminated

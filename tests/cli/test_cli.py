@@ -202,6 +202,21 @@ def test_errors_of_a_programme(capsys, monkeypatch, tmp_path):
             outcome(unexpected)
 
 
+SIGNALS = pytest.mark.parametrize(
+    "name, code, word", [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")]
+)
+
+
+def ended(program: str, name: str) -> subprocess.CompletedProcess[str]:
+    """Run a program that a signal of this name ends."""
+    return subprocess.run(
+        [sys.executable, "-c", program, name],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+
+
 _A_PROGRAM_GOES_ON = """
 import os, signal, threading
 import jax
@@ -218,16 +233,9 @@ main.run()
 """
 
 
-@pytest.mark.parametrize(
-    "name, code, word", [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")]
-)
+@SIGNALS
 def test_an_interrupted_command_waits_for_no_device(name, code, word):
-    done = subprocess.run(
-        [sys.executable, "-c", _A_PROGRAM_GOES_ON, name],
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    done = ended(_A_PROGRAM_GOES_ON, name)
     assert (done.returncode, done.stderr) == (code, f"transformer: error: {word}\n")
 
 
@@ -236,12 +244,12 @@ import os, signal, threading
 import jax
 from jax import lax
 from transformer.cli import main
-from transformer.run import stop
+from transformer.run import signals
 
 def searching(arguments):
     forever = jax.jit(lambda n: lax.while_loop(lambda i: i >= 0, lambda i: i ^ 1, n))
     forever.lower(1).compile()
-    with stop.handled([signal.SIGTERM], lambda *_: print("saved", flush=True)):
+    with signals.handled([signal.SIGTERM], lambda *_: print("saved", flush=True)):
         os.kill(os.getpid(), signal.SIGTERM)  # which this handles, however long
     ask = os.kill, (os.getpid(), signal.Signals[arguments[0]])
     threading.Timer(1.0, *ask).start()
@@ -252,16 +260,9 @@ main.run()
 """
 
 
-@pytest.mark.parametrize(
-    "name, code, word", [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")]
-)
+@SIGNALS
 def test_a_search_that_does_not_end_is_ended_by_a_signal(name, code, word):
-    done = subprocess.run(
-        [sys.executable, "-c", _A_SEARCH_GOES_ON, name],
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    done = ended(_A_SEARCH_GOES_ON, name)
     assert (done.returncode, done.stdout) == (code, "saved\n")
     assert done.stderr == f"transformer: error: {word}\n"
 

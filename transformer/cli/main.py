@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from absl import flags
 
@@ -24,8 +23,9 @@ import transformer
 from transformer.cli.commands import COMMANDS
 from transformer.cli.parse import parse
 from transformer.config import UserError
+from transformer.run.signals import Terminated, terminate
 
-_INTERRUPTED, _TERMINATED = 130, 143  # as shells have them
+_INTERRUPTED, _TERMINATED = 128 + signal.SIGINT, 128 + signal.SIGTERM  # as in shells
 _SAID = {_INTERRUPTED: "interrupted", _TERMINATED: "terminated"}
 _PATIENCE = 10.0  # seconds that a signal may wait for Python
 
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
         if error.errno not in _REMEDIES:
             raise
         return _complain(f"{error}; {_REMEDIES[error.errno]}", 2)
-    except _Terminated:
+    except Terminated:
         return _complain(_SAID[_TERMINATED], _TERMINATED)
     except KeyboardInterrupt:
         return _complain(_SAID[_INTERRUPTED], _INTERRUPTED)
@@ -98,21 +98,13 @@ def run() -> None:
     sys.exit(code)
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, where a command does not handle it: temporary files are removed."""
-
-
-def _terminate(number: int, frame: Any) -> None:
-    raise _Terminated
-
-
 def _listen() -> None:
     """Let SIGTERM and Ctrl-C end the process, if need be without Python.
 
     A handler runs between two instructions of Python, and a whole search is one.
-    ``run.stop.handled`` suspends this where there is something to save.
+    ``run.signals.handled`` suspends this where there is something to save.
     """
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, terminate)
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ from jax.sharding import PartitionSpec as P
 from transformer.config import UserError
 from transformer.files import lock
 
-STOPPED = 143  # exit code of a run that SIGTERM stopped, as shells have it
+STOPPED = 128 + signal.SIGTERM  # exit code of a run that it stopped, as in shells
 
 _SILENCE = 30  # seconds after which the others stop, if a process does not answer
 

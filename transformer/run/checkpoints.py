@@ -186,7 +186,8 @@ class Checkpoints:
 
     def digest(self, step: int) -> str:
         """Return the SHA-256 (hex) of the digests of a checkpoint's files."""
-        return self._digests.get(step) or _digest(self.folder / str(step))
+        path = self.folder / str(step) / _DIGESTS
+        return self._digests.get(step) or _sha256(path.read_bytes())
 
     def best(self) -> int | None:
         """Return the step of the lowest metric, None where none has one."""
@@ -210,9 +211,8 @@ class Checkpoints:
 
     def _restore(self, step: int, abstract: Any) -> tuple[Any, dict[str, Any]]:
         path = self.folder / str(step)
-        _verify(path)
         # A run that goes on may remove the checkpoint as soon as it has been read.
-        self._digests[step] = _digest(path)
+        self._digests[step] = _verify(path)
         record = _record(path)
         _compare(record, _describe(abstract), path)
         ocp = _orbax()
@@ -464,8 +464,8 @@ def _record(path: Path) -> dict[str, Any]:
     return record
 
 
-def _digest(path: Path) -> str:
-    return hashlib.sha256((path / _DIGESTS).read_bytes()).hexdigest()
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _digests(path: Path) -> dict[str, str]:
@@ -503,15 +503,17 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path)
 
 
-def _verify(path: Path) -> None:
-    """Check the digests of a checkpoint's files."""
+def _verify(path: Path) -> str:
+    """Check the digests of a checkpoint's files; return the digest of them all."""
     try:
-        expected, found = json.loads((path / _DIGESTS).read_bytes()), _digests(path)
+        saved = (path / _DIGESTS).read_bytes()
+        expected, found = json.loads(saved), _digests(path)
         changed = set(expected.items()) ^ set(found.items())
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise Damaged(f"its digests are unreadable ({error})") from error
     if changed:
         raise Damaged(f"file {min(changed)[0]} is not what was saved")
+    return _sha256(saved)
 
 
 def _listed(steps: Sequence[int]) -> str:

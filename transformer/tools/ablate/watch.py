@@ -12,7 +12,7 @@ from typing import Any
 
 from transformer.config import UserError
 from transformer.run.records import Board, announce
-from transformer.run.stop import handled
+from transformer.run.signals import handled
 from transformer.tools.ablate.launchers import Job, Launcher, check_idle
 from transformer.tools.ablate.progress import COLUMNS, Display, RunState, progress_of
 from transformer.tools.ablate.runs import Run, finished
