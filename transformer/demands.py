@@ -36,7 +36,7 @@ def forbidding(target: Tokenizer, words: tuple[str, ...]) -> Constraint | None:
     spellings, spelled = target.spellings(), map(target.spelled, words)
     # No output contains what the vocabulary cannot spell.
     found = [word for word in spelled if decode.is_word(word)]
-    return decode.forbidden(spellings, found) if found else None
+    return decode.forbid(spellings, found) if found else None
 
 
 def beginnings(

@@ -21,7 +21,7 @@ from transformer.trained import complain, open_run
 from transformer.translate import Translator
 
 
-class Ensemble(Translator):
+class EnsembleTranslator(Translator):
     """Trained models that translate together: ``P = mean_i P_i`` of each token.
 
     The search settings are those of the first.
@@ -117,7 +117,7 @@ def load(
     if len(workdirs) > 1:  # each of them keeps what a search keeps for one
         beam = (beam or folder.read_settings(workdirs[0]).decode.beam) * len(workdirs)
     members = [translate.load(one, step=step, warn=warn, beam=beam) for one in workdirs]
-    return members[0] if len(members) == 1 else Ensemble(members)
+    return members[0] if len(members) == 1 else EnsembleTranslator(members)
 
 
 def check_vocabularies(workdirs: Sequence[Path]) -> None:

@@ -13,7 +13,7 @@ from support.reference import assert_close
 
 from transformer import decode
 from transformer.data.tokenizers import Whitespace
-from transformer.decode import forbidden
+from transformer.decode import forbid
 from transformer.ids import BOS, EOS, PAD, UNK
 
 # Ids 0 to 3 are special; " ab" may be one piece, two or three.
@@ -30,7 +30,7 @@ def has_word(text: str) -> bool:
     return bool(set(re.findall(r"\w+", text)) & set(WORDS))
 
 
-CONSTRAINT = forbidden(PIECES, WORDS)
+CONSTRAINT = forbid(PIECES, WORDS)
 allowed = jax.jit(CONSTRAINT.allowed)
 
 
@@ -133,9 +133,9 @@ def test_a_wide_beam_finds_what_enumeration_finds(prefix):
 
 
 def test_equal_words_are_one_compiled_constraint():
-    again = forbidden(list(PIECES), list(WORDS))
+    again = forbid(list(PIECES), list(WORDS))
     assert again == CONSTRAINT and hash(again) == hash(CONSTRAINT)
-    assert forbidden(PIECES, WORDS[:1]) != CONSTRAINT
+    assert forbid(PIECES, WORDS[:1]) != CONSTRAINT
 
 
 def test_spellings_are_what_ids_add_to_a_text():
@@ -143,7 +143,7 @@ def test_spellings_are_what_ids_add_to_a_text():
     bad, good = "Hü@@ nd", "Hü@@ nd@@ in"
     spelled = tokenizer.spellings()
     assert len(spelled) == tokenizer.size
-    constraint = forbidden(spelled, [tokenizer.spelled("Hünd")])
+    constraint = forbid(spelled, [tokenizer.spelled("Hünd")])
     for text, fits in ((bad, False), (good, True)):
         joined = "".join(spelled[i] for i in tokenizer.encode(text))
         assert joined.strip() == tokenizer.spelled(tokenizer.plain(text))
@@ -151,7 +151,7 @@ def test_spellings_are_what_ids_add_to_a_text():
 
 
 def test_words_of_one_letter_each_are_found_in_all_places():
-    constraint = forbidden(["", "", "", "", "x", " ", "y"], ["x"])
+    constraint = forbid(["", "", "", "", "x", " ", "y"], ["x"])
     for ids in itertools.product((4, 5, 6), repeat=4):
         text = "".join({4: "x", 5: " ", 6: "y"}[i] for i in ids)
         assert constraint.accepts(ids) == ("x" not in (text + "y").split())

@@ -18,7 +18,7 @@ import transformer
 from transformer import objective
 from transformer.config import UserError
 from transformer.data.tokenizers import Bytes, Vocabulary
-from transformer.ensemble import Ensemble
+from transformer.ensemble import EnsembleTranslator
 from transformer.ids import EOS
 from transformer.translate import Translator
 
@@ -52,7 +52,7 @@ def probabilities(members: list[Translator], ids: list[int]) -> np.ndarray:
 
 
 def test_tokens_are_those_of_the_largest_mean_and_so_are_scores(members):
-    together = Ensemble(members)
+    together = EnsembleTranslator(members)
     assert together.translate(["", " "]) == ["", ""]
     ((one,),) = together.hypotheses([LINE], beam=1)
     ids = [*one.ids, EOS] if len(one.ids) < len(LINE) + EXTRA else one.ids
@@ -68,7 +68,7 @@ def test_tokens_are_those_of_the_largest_mean_and_so_are_scores(members):
 
 
 def test_one_model_twice_is_that_model(members):
-    ((twice,),) = Ensemble([members[0]] * 2).hypotheses(["ab"], beam=2)
+    ((twice,),) = EnsembleTranslator([members[0]] * 2).hypotheses(["ab"], beam=2)
     ((once,),) = members[0].hypotheses(["ab"], beam=2)
     assert twice.ids == once.ids
     assert_close([twice.score], [once.score], ROUNDINGS)
@@ -80,7 +80,7 @@ def test_a_line_beyond_any_member_is_told(members):
     short = dataclasses.replace(SETTINGS.data, max_length=7)
     learned.settings = dataclasses.replace(learned.settings, data=short)
     for order in ((members[0], learned), (learned, members[0])):
-        together = Ensemble(order)
+        together = EnsembleTranslator(order)
         together._warn = said.append
         together.source_ids(["a" * 9])
     assert len(said) == 2 and said[0] == said[1]
@@ -89,7 +89,7 @@ def test_a_line_beyond_any_member_is_told(members):
 
 
 def test_what_each_member_has_of_its_own_is_not_told(members):
-    together = Ensemble(members)
+    together = EnsembleTranslator(members)
     for call in (together.encode, lambda lines: together.attention(lines[0], "x")):
         with pytest.raises(UserError, match="got an ensemble of 2; choose one"):
             call(["ab"])
@@ -110,8 +110,10 @@ def test_runs_are_joined_by_their_folders(run, capsys, monkeypatch):
     shutil.copytree(run, run.with_name("two"))
     sources = ["zero four eight four four nine", "five five"]
     wanted = ["null vier acht acht vier neun", "fünf fünf"]
-    assert not isinstance(transformer.load([run]), Ensemble)
-    assert isinstance(transformer.load([str(run), run.with_name("two")]), Ensemble)
+    assert not isinstance(transformer.load([run]), EnsembleTranslator)
+    assert isinstance(
+        transformer.load([str(run), run.with_name("two")]), EnsembleTranslator
+    )
     text = io.TextIOWrapper(io.BytesIO("".join(f"{x}\n" for x in sources).encode()))
     monkeypatch.setattr("sys.stdin", text)
     from transformer.cli import main as cli

@@ -13,7 +13,7 @@ from transformer.config import UserError
 from transformer.data.tokenizers import Bytes, Vocabulary
 from transformer.ids import EOS
 from transformer.pictures import search_tree
-from transformer.pictures.search_tree import Tree, trace
+from transformer.pictures.search_tree import SearchTree, trace
 from transformer.translate import Translator
 
 SOURCES = ["hello w", "a letter"]
@@ -28,7 +28,7 @@ def translator() -> Translator:
 
 
 @pytest.fixture(scope="module")
-def tree(translator) -> Tree:
+def tree(translator) -> SearchTree:
     return trace(translator, SOURCES[0])
 
 

@@ -41,7 +41,7 @@ from transformer import config, models, parallel, programs, train, translate
 from transformer import step as steps
 from transformer.config import Config
 from transformer.data.tokenizers import Bytes, Vocabulary
-from transformer.ensemble import Ensemble
+from transformer.ensemble import EnsembleTranslator
 from transformer.models import counts
 from transformer.nn.hardware import Hardware
 from transformer.run.folder import read_results, read_settings
@@ -455,7 +455,7 @@ def test_eight_devices_translate_as_one():
     for row, pair in seen.items():
         for kind, weights in pair.weights.items():
             assert_close(weights, wanted[row].weights[kind], 300, magnitude=1)
-    two = [Ensemble([x, x]) for x in (eight, one)]
+    two = [EnsembleTranslator([x, x]) for x in (eight, one)]
     scores = two[0].score(lines, lines[::-1]), two[1].score(lines, lines[::-1])
     assert_close(*scores, roundings=300)
 

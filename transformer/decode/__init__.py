@@ -2,7 +2,7 @@
 
 from transformer.decode.beam_search import Candidates, beam, recorded_beam
 from transformer.decode.constraints import Constraint
-from transformer.decode.forbidden import Forbidden, forbidden, is_word
+from transformer.decode.forbidden import Forbidden, forbid, is_word
 from transformer.decode.hypotheses import (
     NEVER,
     Hypotheses,
@@ -25,7 +25,7 @@ __all__ = [
     "Step",
     "beam",
     "ensemble",
-    "forbidden",
+    "forbid",
     "greedy",
     "is_word",
     "largest",

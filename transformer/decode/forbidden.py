@@ -106,7 +106,7 @@ class Forbidden:
         return jnp.take(jnp.where(cut, at_last, now), columns, axis=2)
 
 
-def forbidden(spellings: Sequence[str], words: Sequence[str]) -> Forbidden:
+def forbid(spellings: Sequence[str], words: Sequence[str]) -> Forbidden:
     """Make the constraint that no output contains any of some words.
 
     Args:

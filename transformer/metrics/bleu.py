@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from transformer.config import UserError
+from transformer.metrics.scores import Score
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,26 +46,24 @@ VARIANTS = tuple(_MEASURES)
 
 
 @dataclasses.dataclass(frozen=True)
-class Score:
-    """A BLEU score and all that is needed to compare it with another.
+class BleuScore(Score):
+    """BLEU, 0 to 100, and what it is computed from.
+
+    The signature is sacreBLEU's with the tokeniser, then the highest n-gram order and
+    the number of lines.
 
     Attributes:
-      value: BLEU, 0 to 100.
-      signature: sacreBLEU's signature with the tokeniser, then the highest n-gram order
-        and the number of lines. Two scores compare only where their signatures agree.
       precisions: n-gram precisions in percent, n = 1 to the order.
       brevity_penalty: exp(1 - reference length / length) where too short, else 1.
     """
 
-    value: float
-    signature: str
     precisions: tuple[float, ...]
     brevity_penalty: float
 
 
 def score_all(
     hypotheses: Sequence[str], references: Sequence[str], language: str
-) -> dict[str, Score]:
+) -> dict[str, BleuScore]:
     """Score translations by every variant.
 
     Args:
@@ -89,7 +88,7 @@ def corpus_bleu(
     references: Sequence[Sequence[str]],
     variant: str,
     language: str,
-) -> Score:
+) -> BleuScore:
     """Compute BLEU = BP * exp(mean over n of log p_n) of a corpus.
 
     n goes up to 4, or to the longest reference where all are shorter than 4 tokens:
@@ -124,7 +123,7 @@ def corpus_bleu(
     metric = metric_of(variant, order)
     result = metric.corpus_score([prepare(line) for line in hypotheses], prepared)
     signature = str(metric.get_signature()).replace("tok:none", f"tok:{label}")
-    return Score(
+    return BleuScore(
         value=result.score,
         signature=f"{signature}|order:{order}|lines:{len(hypotheses)}",
         precisions=tuple(result.precisions),

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from transformer.metrics.bleu import check_counts
+from transformer.metrics.scores import Score
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.chrf import CHRF
     from sacrebleu.metrics.ter import TER
 
 
-@dataclasses.dataclass(frozen=True)
-class Value:
-    """A score of a corpus.
-
-    Attributes:
-      value: chrF is 0 to 100, higher is better; TER is 0 or more, lower is better.
-      signature: sacreBLEU's, then the number of lines.
-    """
-
-    value: float
-    signature: str
-
-
-def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Value:
+def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """Compute chrF2, the F-score of character n-grams, n = 1 to 6, of a corpus.
 
     ``(1 + b^2) P R / (b^2 P + R)`` with b = 2; P and R are means over n, white space
-    does not count.
+    does not count. 0 to 100, higher is better.
 
     >>> round(chrf(["ein Haus"], ["ein Haus"]).value, 2)
     100.0
@@ -47,10 +34,11 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Value:
     return _score(chrf_metric(), hypotheses, references)
 
 
-def ter(hypotheses: Sequence[str], references: Sequence[str]) -> Value:
+def ter(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     """Compute the translation edit rate of a corpus, in percent.
 
-    ``100 (insertions + deletions + substitutions + shifts) / words of the reference``
+    ``100 (insertions + deletions + substitutions + shifts) / words of the reference``;
+    lower is better.
 
     >>> round(ter(["a b c d"], ["a b d d"]).value, 2)
     25.0
@@ -85,7 +73,7 @@ def sentence_chrf(hypotheses: Sequence[str], references: Sequence[str]) -> list[
     return [metric.sentence_score(line, [wanted]).score for line, wanted in pairs]
 
 
-BESIDE: dict[str, Callable[[Sequence[str], Sequence[str]], Value]] = {
+BESIDE: dict[str, Callable[[Sequence[str], Sequence[str]], Score]] = {
     "chrF2": chrf,
     "TER": ter,
 }
@@ -107,8 +95,8 @@ def ter_metric() -> TER:
 
 def _score(
     metric: CHRF | TER, hypotheses: Sequence[str], references: Sequence[str]
-) -> Value:
+) -> Score:
     check_counts(hypotheses, references)
     found = metric.corpus_score(list(hypotheses), [list(references)])
     signature = f"{metric.get_signature()}|lines:{len(hypotheses)}"
-    return Value(found.score, signature)
+    return Score(found.score, signature)

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from transformer.metrics.bleu import check_counts
+from transformer.metrics.scores import Score
 
 if TYPE_CHECKING:
     import numpy as np
 
 VARIANTS = ("wer", "per")
-
-
-@dataclasses.dataclass(frozen=True)
-class Score:
-    """An error rate.
-
-    Attributes:
-      value: in percent; for symbols it may be above 100.
-      signature: what is counted, and of how many lines.
-    """
-
-    value: float
-    signature: str
 
 
 def score_all(

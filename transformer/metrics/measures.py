@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from transformer import config
 from transformer.config import UserError
 from transformer.metrics import bleu, chrf_ter, errors, parseval
+from transformer.metrics.scores import Score
 
 if TYPE_CHECKING:
     import numpy as np
 
-Score = bleu.Score | parseval.Score | errors.Score
 # (hypotheses, references, target language) -> the score of each variant
 Measure = Callable[[Sequence[str], Sequence[str], str], Mapping[str, Score]]
 
@@ -39,7 +39,7 @@ _EXACT: dict[str, Callable[[Sequence[str], Sequence[str]], float]] = {
 }
 
 # (hypotheses, references) -> what the final evaluation adds to a measure, by name
-Beside = Callable[[Sequence[str], Sequence[str]], chrf_ter.Value]
+Beside = Callable[[Sequence[str], Sequence[str]], Score]
 BESIDE: dict[str, Mapping[str, Beside]] = {"bleu": chrf_ter.BESIDE}
 
 

@@ -23,6 +23,7 @@ from typing import Any, Literal
 from transformer.config import UserError
 from transformer.metrics.evalb import COLLINS, Counts, Line, Rules, count, read
 from transformer.metrics.evalb import with_tags as given_tags
+from transformer.metrics.scores import Score
 
 VARIANTS = ("evalb", "honest", "complete", "evalb_40")
 CUT_OFF = 40  # words of a sentence, COLLINS.prm's CUTOFF_LEN
@@ -32,19 +33,17 @@ Tags = Literal["gold", "test"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Score:
-    """A score of trees and all that is needed to compare it with another.
+class BracketScore(Score):
+    """F1 of brackets, or of ``complete`` the share of sentences, 0 to 100.
+
+    The signature names the rules, whose tags words have where the form writes none,
+    what becomes of failed sentences, and the numbers of lines, errors and skips.
 
     Attributes:
-      value: F1, or of ``complete`` the sentences, 0 to 100.
-      signature: the rules, whose tags words have where the form writes none, what
-        becomes of failed sentences, and the numbers of lines, errors and skips.
       recall: percent of the gold brackets that were found.
       precision: percent of the test brackets that are right.
     """
 
-    value: float
-    signature: str
     recall: float
     precision: float
 
@@ -203,7 +202,7 @@ def _gold(line: str, place: str) -> Line:
 
 def score_all(
     hypotheses: Sequence[str], references: Sequence[str], language: str
-) -> dict[str, Score]:
+) -> dict[str, BracketScore]:
     """Score trees by every variant.
 
     >>> scores = score_all(["(S (NP (XX a)) (XX b))"], ["(S (DT a) (NN b))"], "trees")
@@ -231,7 +230,7 @@ def score_all(
         "evalb_40": (few.rates()["f1"], few, few.recall),
     }
     return {
-        variant: Score(value, _signature(variant, of), recall, of.precision)
+        variant: BracketScore(value, _signature(variant, of), recall, of.precision)
         for variant, (value, of, recall) in values.items()
     }
 

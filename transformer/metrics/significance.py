@@ -38,8 +38,8 @@ class Tested:
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
-    """What one measure says of all systems.
+class Comparison:
+    """Systems compared with the first of them by one measure.
 
     Attributes:
       measure: "BLEU", "chrF2" or "TER".
@@ -61,7 +61,7 @@ def paired(
     seed: int = 12345,
     resamples: int = 1000,
     trials: int = 10_000,
-) -> list[Measured]:
+) -> list[Comparison]:
     """Compare systems with the first of them by BLEU, chrF and TER.
 
     The null hypothesis is that a system is as good as the first one. The paired
@@ -118,7 +118,7 @@ def _compared(
     references: Sequence[str],
     resamples: int,
     trials: int,
-) -> Measured:
+) -> Comparison:
     from sacrebleu.significance import PairedTest
 
     named: list[tuple[str, Sequence[str]]] = [*systems.items()]
@@ -131,7 +131,7 @@ def _compared(
         results[kind] = scores[name]
     drawn = f"bs:{resamples}|ar:{trials}|seed:{os.environ[_SEED]}"
     first = results["bs"][0].score
-    return Measured(
+    return Comparison(
         name,
         f"{metric.get_signature()}|{drawn}",
         {

@@ -51,7 +51,7 @@ class Node:
 
 
 @dataclasses.dataclass(frozen=True)
-class Tree:
+class SearchTree:
     """What a search kept, step by step.
 
     Attributes:
@@ -65,7 +65,7 @@ class Tree:
     beam: int
 
 
-def trace(translator: Translator, source: str, **search: Any) -> Tree:
+def trace(translator: Translator, source: str, **search: Any) -> SearchTree:
     """Search, and read the tree from the record that ``decode.recorded_beam`` keeps.
 
     Args:
@@ -153,7 +153,7 @@ class _Reader:
         self.live: list[int] = [0]
         self.finished: list[int] = []
 
-    def read(self, record: Candidates) -> Tree:
+    def read(self, record: Candidates) -> SearchTree:
         """Make the tree of a record without the axis of sentences."""
         for each in zip(*(x[: record.steps] for x in record[:3]), strict=True):
             self._extend(
@@ -166,7 +166,7 @@ class _Reader:
         for number in self.live:
             self.nodes[number].fate = "unfinished"
         results = [*self.finished, *self.live][: self._beam]
-        return Tree(self.nodes, results, self._beam)
+        return SearchTree(self.nodes, results, self._beam)
 
     def _extend(self, best: list[_Candidate]) -> None:
         """Add the nodes of one step."""
@@ -215,7 +215,7 @@ def show(
     return drawn.file(form)
 
 
-def picture(translator: Translator, tree: Tree) -> plots.Picture:
+def picture(translator: Translator, tree: SearchTree) -> plots.Picture:
     """Return the tree with a branch for every hypothesis, the best one marked."""
     best = {-1}
     number = tree.results[0]
@@ -249,7 +249,7 @@ def _label(translator: Translator, ids: tuple[int, ...]) -> str:
     return translator.vocabulary.target.labels(ids)[-1]
 
 
-def tables(translator: Translator, tree: Tree) -> list[Table]:
+def tables(translator: Translator, tree: SearchTree) -> list[Table]:
     """Return the results, and which hypotheses were pruned at which step."""
     results = [
         (

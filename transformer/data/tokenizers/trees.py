@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from transformer.decode import grammars
 
 
-class Trees:
+class TreeTokenizer:
     """Trees in brackets to symbols and back; the words come from the source.
 
     Args:
@@ -145,31 +145,31 @@ def _symbol(line: str) -> Symbol:
     raise ValueError(line)
 
 
-class TopDown(Trees):
+class TopDown(TreeTokenizer):
     """``(S (NP XX )NP (VP XX )VP )S``."""
 
     form, suffix = "top_down", ".top_down"
 
 
-class Tagged(Trees):
+class Tagged(TreeTokenizer):
     """``S NP NNP /NP VP VBZ /VP /S``."""
 
     form, suffix = "tagged", ".tagged"
 
 
-class Indexed(Trees):
+class Indexed(TreeTokenizer):
     """``(S (NP 1 )NP (VP 2 )VP )S``."""
 
     form, suffix = "indexed", ".indexed"
 
 
-class InOrder(Trees):
+class InOrder(TreeTokenizer):
     """``SH PJ-NP RE-NP PJ-S SH PJ-VP RE-VP RE-S``."""
 
     form, suffix = "in_order", ".in_order"
 
 
-class IndexedInOrder(Trees):
+class IndexedInOrder(TreeTokenizer):
     """``1 PJ-NP RE-NP PJ-S 2 PJ-VP RE-VP RE-S``."""
 
     form, suffix = "indexed_in_order", ".indexed_in_order"
