@@ -63,16 +63,15 @@ _NEUTRAL: dict[str, Any] = {
     "forced_bos_token_id": None,
     "do_sample": False,
 }
-# Keys of config.json, with the value that they must have, and have if absent; but for
-# one, which is then false.
-_FIXED: dict[str, Any] = {
-    "scale_embedding": True,
-    "normalize_before": False,
-    "normalize_embedding": False,
-    "add_final_layer_norm": False,
-    "static_position_embeddings": True,
-    "add_bias_logits": False,
-    "is_encoder_decoder": True,
+# Keys of config.json: the value that each must have, and the value of one left out.
+_FIXED: dict[str, tuple[Any, Any]] = {
+    "scale_embedding": (True, False),
+    "normalize_before": (False, False),
+    "normalize_embedding": (False, False),
+    "add_final_layer_norm": (False, False),
+    "static_position_embeddings": (True, True),
+    "add_bias_logits": (False, False),
+    "is_encoder_decoder": (True, True),
 }
 _SINUSOIDS = 1e-6  # how far tables may be from them: they are rounded to float32
 _POSITIONS = 1024  # rows of the tables of an exported model
@@ -91,9 +90,8 @@ def load(folder: Path) -> Foreign:
     place = folder / "config.json"
     if (kind := settings.get("model_type")) != "marian":
         refuse(place, "model_type marian", repr(kind))
-    given = {"scale_embedding": False} | settings
-    for key, value in _FIXED.items():
-        if (got := given.get(key, value)) != value:
+    for key, (value, absent) in _FIXED.items():
+        if (got := settings.get(key, absent)) != value:
             refuse(place, f"{key} = {json.dumps(value)}", json.dumps(got))
     stored, files = _stored(folder)
     numbers = read_numbers(folder / "vocab.json")
