@@ -76,6 +76,18 @@ def test_config_dict_and_mapping_resolve_to_the_same():
             "tokenizer.dropout: expected 0.0 where no sentencepiece model",
         ),
         (
+            {"tokenizer.kind": "bytes", "tokenizer.source_model": "a.model"},
+            "tokenizer.source_model: expected '' with tokenizer.kind = bytes, which",
+        ),
+        (
+            {"tokenizer.kind": "whitespace", "tokenizer.target_model": "a.model"},
+            "tokenizer.target_model: expected '' with tokenizer.kind = whitespace, wh",
+        ),
+        (
+            {"init.vocabulary": "old", "tokenizer.target_model": "a.model"},
+            "tokenizer.target_model: expected '' with init.vocabulary = old, got 'a.m",
+        ),
+        (
             {"tokenizer.dropout": 0.1, "init.vocabulary": "old"},
             "tokenizer.dropout: expected 0.0 with a given vocabulary",
         ),
@@ -144,6 +156,15 @@ def test_config_dict_and_mapping_resolve_to_the_same():
         ({"parallel.how": "pmap", "parallel.fsdp": 2}, "parallel.how: expected jit"),
         ({"train.checkpoint_minutes": 0.0}, "train.checkpoint_every: expected steps"),
         ({"data.test_digits": 9}, "0, or 7, 8 or 9 where data.digits = 6, got 9"),
+        ({"data.digits": 6, "data.test_digits": 6}, "where data.digits = 6, got 6"),
+        (
+            {
+                "decode.checkpoint": "best",
+                "decode.average": 1,
+                "train.evaluate_every": 0,
+            },
+            "expected steps above 0 with decode.checkpoint = best, got 0",
+        ),
     ],
 )
 def test_errors_say_what_was_expected_and_what_came(changes, expected):
@@ -445,6 +466,9 @@ def test_a_run_whose_layers_were_scanned_or_not_can_be_read(scan, layers):
     values["parallel"]["scan"] = scan
     assert config.resolve_saved(values) == base(**{"parallel.layers": layers})
     assert values["parallel"]["scan"] is scan  # what was given is not changed
+    values["parallel"]["scan"] = "sometimes"
+    with pytest.raises(UserError, match="parallel.layers: expected one of .* 'someti"):
+        config.resolve_saved(values)
 
 
 def test_what_is_just_allowed():
@@ -452,6 +476,7 @@ def test_what_is_just_allowed():
     base(**{"model.dropout": 0, "batch.tokens": 2048, "optimizer.accumulation": 4})
     base(**{"batch.tokens": 2048, "data.max_length": 249})
     base(**{"train.checkpoint_minutes": 0.0, "train.checkpoint_every": 1})
+    base(**{"model.positions": "learned", "model.max_positions": 256})
 
 
 def test_an_integer_is_as_good_as_the_float_it_equals():
@@ -461,18 +486,41 @@ def test_an_integer_is_as_good_as_the_float_it_equals():
     )
 
 
+def with_another(old: config.Config, key: str) -> tuple[config.Config, Any]:
+    """Return a configuration with another value of a key, and the value."""
+    before = config.flatten(old)[key]
+    value = {bool: not before, int: 7, float: 0.25, str: "other"}[type(before)]
+    one, *rest = key.split(".")
+    part = dataclasses.replace(getattr(old, one), **{rest[0]: value}) if rest else value
+    changes: dict[str, Any] = {one: part}
+    return dataclasses.replace(old, **changes), value
+
+
 @pytest.mark.parametrize("key", config.flatten(base()))
 def test_every_key_counts_in_digest_and_difference(key):
-    old = config.flatten(base())[key]
-    value = {bool: not old, int: 7, float: 0.25, str: "other"}[type(old)]
-    one, *rest = key.split(".")
-    part = (
-        dataclasses.replace(getattr(base(), one), **{rest[0]: value}) if rest else value
-    )
-    changes: dict[str, Any] = {one: part}
-    new = dataclasses.replace(base(), **changes)
-    assert config.digest(new) != config.digest(base())
-    assert config.difference(base(), new) == [f"{key}: {old!r} -> {value!r}"]
+    old, before = base(), config.flatten(base())[key]
+    new, value = with_another(old, key)
+    assert config.digest(new) != config.digest(old)
+    assert config.difference(old, new) == [f"{key}: {before!r} -> {value!r}"]
+
+
+def test_which_keys_make_another_run_and_which_may_change_on_its_way():
+    old, every = base(), config.flatten(base())
+    new = {key: with_another(old, key)[0] for key in every}
+    place = {key for key in every if not config.other_run(old, new[key])}
+    course = {key for key in every if not config.other_steps(old, new[key])} - place
+
+    def of(group: str) -> set[str]:
+        return {key for key in every if key.startswith(group)}
+
+    assert place == of("parallel.") | {"device", "loss.block", "decode.tokens"}
+    fixed = of("train.watch") | {"decode.tokens"}
+    assert course == (of("train.") | of("decode.")) - fixed | {
+        "name",
+        "data.measure",
+        "optimizer.nonfinite_limit",
+        "optimizer.least_rate",
+    }
 
 
 def test_no_difference():

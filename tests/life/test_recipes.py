@@ -172,6 +172,7 @@ def test_the_end_before_a_rate_that_is_too_low_is_kept(tmp_path):
     assert "validation_nll" in lines[-1] and record["ended"]
     assert record["tokens"] == sum(x.get("target_tokens", 0) for x in lines)
     before = metrics_of(workdir)
+    assert folder.is_finished(workdir, settings)
     assert train.train(settings, workdir, ignore)  # nothing is left to do
     assert metrics_of(workdir) == before
 

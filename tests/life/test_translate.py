@@ -427,6 +427,8 @@ def test_one_line_is_written_for_one_line(loaded, tmp_path, monkeypatch, end):
         return output.getvalue()
 
     assert written() == "a b\tc\n"
+    assert written(scores=True) == "-1.5000\ta b c\n"
+    assert written(alignments=True) == "a b c\t0-1\n"
     assert written(scores=True, alignments=True) == "-1.5000\ta b c\t0-1\n"
 
 

@@ -181,6 +181,20 @@ def test_rows_of_shared_pieces_are_copied_and_new_ones_drawn(place, other, teens
     assert record["config_digest"] == config.digest(folder.read_settings(other))
 
 
+def test_rows_that_are_set_aside_are_drawn_where_the_vocabulary_is_the_same(
+    place, other
+):
+    settings = tiny_run(place / "digits", **SHORT, **{"model.vocab_size": 40})
+    prepared, start, line = started(settings, place / "aside", other)
+    size = prepared.vocabulary.source.size
+    values, mask = start.parts["source_embedding"]
+    assert mask is not None and len(values) == 40 > size
+    assert mask[:, 0].tolist() == [True] * size + [False] * (40 - size)
+    before = models.by_name(load(other).params)["source_embedding"]
+    np.testing.assert_array_equal(values[:size], before)
+    assert f"{size} of {size} source pieces" in line
+
+
 def test_pieces_of_two_kinds_that_are_written_alike_are_told_apart(place):
     def tagged(*symbols: tuple[Kind, str]) -> Tagged:
         return Tagged([Symbol(*symbol) for symbol in symbols])
@@ -291,8 +305,12 @@ def test_a_resumed_run_does_not_read_the_other_one(place, other, tuned):
     assert folder.read_record(cut)["init"] == metadata["init"]
 
 
-def test_a_run_that_has_begun_goes_on_with_what_it_began_with(place, other, tuned):
+def test_a_run_that_has_begun_goes_on_with_what_it_began_with(
+    place, other, tuned, monkeypatch
+):
     settings, workdir = tuned
+    monkeypatch.chdir(place)
+    assert warm_start.open_origin(settings, workdir, other.name, ignore) is None
     for given in (f"{other}:4", str(place / "elsewhere")):
         with pytest.raises(UserError, match="which .* began, got .*; leave it out"):
             warm_start.open_origin(settings, workdir, given, ignore)
@@ -319,11 +337,19 @@ def test_a_run_that_has_begun_goes_on_with_what_it_began_with(place, other, tune
             r"decoder_0.feed_forward.bias_1 of shape \(32,\) instead of \(48,\), .* "
             "and 1 more; .* init.skip",
         ),
+        (
+            {"model.d_ff": 48, "init.skip": "decoder_0.feed_forward.bias_1"},
+            r"^(?!.* more;).* of shape \(32, 16\) instead of \(48, 16\); use the model",
+        ),
         ({"model.layers": 2}, "decoder_1.cross_attention.key.bias absent, .* more"),
         ({"model.d_model": 32, "init.skip": ".*_0"}, r"\(16,\) instead of \(32,\)"),
         (
             {"init.vocabulary": "old", "tokenizer.kind": "bytes"},
             "tokenizer.kind: expected 'whitespace', as .* has, with init.vocabulary",
+        ),
+        (
+            {"init.vocabulary": "old", "tokenizer.joint": False, "model.tying": "two"},
+            "tokenizer.joint: expected True, as .* has, with init.vocabulary = old",
         ),
     ],
 )
@@ -337,10 +363,26 @@ def test_what_does_not_fit_is_refused_before_any_work(
     assert [path.name for path in workdir.iterdir()] == ["lock"]
 
 
+def test_another_kind_of_model_is_refused_by_its_kind(place, other, teens):
+    model = recurrent_config(member="cgru")
+    settings = dataclasses.replace(settings_on(teens), model=model)
+    with pytest.raises(
+        UserError, match="model.kind: expected transformer, as .* 'rnn'"
+    ):
+        warm_start.open_origin(settings, place / "kind", str(other), ignore)
+
+
 def test_what_is_skipped_need_not_fit(place, other, teens):
     changes = {"model.d_ff": 48, "init.skip": r".*\.feed_forward"}
     settings = settings_on(teens, **changes)
     assert warm_start.open_origin(settings, place / "wide", str(other), ignore)
+
+
+def test_a_folder_whose_name_ends_like_a_step_is_a_folder(tmp_path):
+    workdir = new(tmp_path / "tuned:4")
+    assert warm_start.split_step(str(workdir)) == (workdir, None)
+    assert warm_start.split_step(f"{workdir}:6") == (workdir, 6)
+    assert warm_start.split_step(f"{workdir}:best") == (Path(f"{workdir}:best"), None)
 
 
 def test_places_without_a_run_are_refused(place, other, teens):

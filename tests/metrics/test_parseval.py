@@ -137,6 +137,7 @@ def test_sums_are_over_sentences():  # rule 5
         (DOG + ")", "error"),
         (")" + DOG + "(", "error"),
         (DOG + " text", "error"),
+        ("text", "error"),
         (DOG.replace("dog", "big dog"), "error"),
         (DOG.replace("dog)", "dog )"), "error"),
         ("", "skip"),
@@ -165,10 +166,11 @@ def test_tags_are_input_where_the_form_has_none():  # rule 7
     untagged = "(TOP (S (NP (XX a) (XX dog)) (VP (XX barks)) (XX .)))"
     (row,) = count_all([DOG], [untagged])
     assert row == counted(DOG, DOG)
-    (row,) = count_all([DOG], [untagged], "test")
-    assert row.status == "error"
+    (given,) = count_all([DOG], [untagged], "test")
+    assert given.status == "error"
     traced = DOG.replace("(VP", "(NP (-NONE- *)) (VP")
     assert count_all([traced], [untagged]) == [counted(DOG, DOG)]
+    assert count_all([DOG], [untagged.replace("(VP", "(NP (-NONE- *)) (VP")]) == [row]
     # A tag that the output has is its own.
     (row,) = count_all([DOG], [untagged.replace("XX dog", "VB dog")])
     assert (row.status, row.tags) == ("valid", 2)

@@ -50,6 +50,8 @@ INPUTS = jnp.array([[BOS, 8, 5, 9], [BOS, 6, 6, 7]])
         (USUAL, {"feeding": True}, "model.feeding: expected False for member cgru"),
         (USUAL, {"score": "dot"}, "model.score: expected 'none' for member cgru"),
         (USUAL, {"window": 3}, "model.window: expected 0 for member cgru"),
+        (USUAL, {"attention": "global"}, "model.attention: expected 'none' for memb"),
+        (USUAL, {"max_positions": 9}, "model.max_positions: expected 0 for member"),
         (USUAL, {"embedding": 8}, "model.embedding: expected model.d_model = 16"),
         (LUONG, {"score": "none"}, "model.score: expected a kind of attention"),
         (LUONG, {"attention": "local_p"}, "model.window: expected 0 with global"),

@@ -125,6 +125,7 @@ def test_memory_is_linear_in_the_length():
         (4096, 0, False),
         (127, 4, False),
         (128, 4, True),
+        (128, 1, True),
         (255, 32, False),
         (256, 32, True),
     ],

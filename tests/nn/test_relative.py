@@ -120,7 +120,9 @@ def written_out(q, k, v, keys, values, mask):
     return np.einsum("bhij,bhijk->bhik", weights, v[:, :, None] + a_v)
 
 
-@pytest.mark.parametrize("length, clip", [(5, 0), (5, 2), (5, 4), (3, 9), (1, 1)])
+@pytest.mark.parametrize(
+    "length, clip", [(5, 0), (5, 2), (5, 3), (5, 4), (3, 9), (1, 1)]
+)
 @pytest.mark.parametrize("heads", [(), (H,)], ids=["shared", "per head"])
 def test_attention_is_that_with_a_vector_for_every_pair(length, clip, heads):
     q, k, v = (draw(B, H, length, K, seed=seed) for seed in range(3))
@@ -154,6 +156,10 @@ def test_adding_up_by_labels_is_the_transpose_of_laying_out(length, labels):
         return out, back(w)[0], relative.from_pairs(w, labels)
 
     out, transposed, added = both(x, w)
+    if labels % 2:  # otherwise 2 T, for distances of which none is clipped
+        place, clip = np.arange(length), labels // 2
+        read = np.clip(place - place[:, None], -clip, clip) + clip
+        np.testing.assert_array_equal(out, x[:, place[:, None], read])
     assert_close(transposed, added, 8)
     assert_close((out * w).sum(), (x * added).sum(), 80, 20)
 

@@ -17,6 +17,7 @@ from transformer.cli import main as cli
 from transformer.files import sealed
 from transformer.metrics import errors
 from transformer.paper import kept, runs
+from transformer.paper.report import marks
 from transformer.paper.report.study import Study
 from transformer.paper.statistics import holm
 from transformer.run.folder import write_settings
@@ -200,6 +201,12 @@ def test_error_rates_are_worse_when_higher(folder, capsys):
     # What "nearly the same" allows: .4 of 25.8, of base's 14 %.
     study = Study(runs.find(folder)[0])
     assert study.margin("bleu") == pytest.approx(0.4 / 25.8 * 14, rel=1e-6)
+    # The best two of three, base and learned positions, change their places of the
+    # paper: 1 - 6 * 2 / (3 * 8).
+    assert table(text, "rank correlation")["WER"][:2] == ["3", "+0.50"]
+    # A difference of BLEU has no place among error rates.
+    assert marks._place_paper(study, "A_h1", "bleu") is None
+    assert marks._place_paper(study, "A_h1", "perplexity") is not None
 
 
 def test_the_overview_opens_with_claims_of_all_data(folder, capsys):

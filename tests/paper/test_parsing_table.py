@@ -22,7 +22,7 @@ def write(folder: Path, variant: str, f1: float, seed: int = 0, **changes: Any) 
     """Write the files of a parser that was evaluated."""
     values = experiment("parsing", variant).to_dict()
     values["seed"] = seed
-    values["data"]["dir"] = str(folder)
+    values["data"] |= {"dir": str(folder)} | changes.pop("data", {})
     settings = config.resolve(values)
     folder.mkdir(parents=True)
     write_settings(folder, settings)
@@ -91,6 +91,14 @@ def test_grammars_stand_beside_runs_on_their_trees_only(tmp_path, capsys):
     assert ours["F1 paper"] == "92.7"
     assert "Treebank grammars" not in text
     assert f"Not finished, left out: {tmp_path / 'b'}" in text.replace("\\", "")
+
+
+def test_the_paper_s_figure_stands_beside_its_own_test_set_only(tmp_path, capsys):
+    for test in ("22", "23"):
+        write(tmp_path / test, "wsj", 91.0, data={"test": test})
+    found = rows_of(report(capsys, f"--parsing={tmp_path}"))[-2:]
+    cells = [(row["tested on"].split(",")[0], row["F1 paper"]) for row in found]
+    assert cells == [("22", ""), ("23", "91.3")]
 
 
 @pytest.mark.parametrize(

@@ -224,6 +224,44 @@ def test_the_other_verdicts(tmp_path):
     )
 
 
+def test_a_row_that_only_a_test_of_its_own_decides_says_so(tmp_path):
+    rows = {
+        "base": ([5.0, 5.02, 4.98], 4),
+        "A_h1": ([5.05, 5.07, 5.03], 4),
+        "B_dk32": ([5.01, 5.03, 5.0], 4),
+    }
+    study(tmp_path, rows)
+    found = line(made(tmp_path)["rows against base"], "A_h1")
+    # The smaller p of two counts twice: .0376 and .0752.
+    assert found["PPL p"] == "0.038"
+    assert found["PPL verdict"] == "worse: confirmed, alone; of 2 rows p = 0.08"
+
+
+def test_a_claim_of_two_comparisons_is_refuted_at_half_the_level(tmp_path):
+    rows = {
+        "base": ([5.0, 5.02, 4.98], 4),
+        "B_dk16": ([4.95, 4.97, 4.93], 4),  # better, p = .038
+        "B_dk32": ([5.5, 5.52, 5.48], 4),
+    }
+    found = made(study(tmp_path, rows))
+    against = line(found["rows against base"], "B_dk16")
+    assert against["PPL p"] == "0.038"
+    assert against["PPL verdict"].startswith("worse: contradicted")
+    claim = line(found["claims"], "a smaller d_k is worse", "§ 6.2 (B)", "PPL")
+    assert claim["verdict"].startswith("not enough seeds (about")
+
+
+def test_a_claim_is_not_decided_by_a_part_of_its_comparisons(tmp_path):
+    rows = {"base": ([5.0, 5.02, 4.98], 4), "B_dk16": ([5.5, 5.52, 5.48], 4)}
+    finished, _ = runs.find(study(tmp_path, rows))
+    (table,) = report.claims([finished])
+    claim = "a smaller d_k is worse", "§ 6.2 (B)", "B_dk16 - base: +4.9 %"
+    found = line(table, *claim)
+    assert found["verdict"] == "confirmed; 1 of 2 comparisons measured"
+    assert table.note.startswith("0 of 11 claims are decided, ")
+    assert "; 10 were not tested." in table.note
+
+
 def test_too_few_sentences_are_told_from_too_few_seeds(tmp_path):
     # Two lines more are wrong in every seed: sure over seeds, not over 40 lines.
     for row, each in (("base", (4, 4, 5)), ("A_h1", (6, 6, 7))):
@@ -251,6 +289,17 @@ def test_rank_correlation_with_the_paper_s_column(tmp_path):
     # One exchange of neighbours among four: 1 - 6 * 2 / (4 * 15).
     assert line(found, "PPL", "4")["Spearman"] == "+0.80"
     assert line(found, "BLEU")["Spearman"] == ""  # all four are equal
+
+
+def test_three_rows_have_a_rank_correlation_and_two_have_none(tmp_path):
+    place = study(tmp_path, {"base": ([5.0], 4), "A_h1": ([5.5], 8)})
+    title = "rank correlation with the paper's column"
+    assert line(made(place)[title], "PPL", "2")["Spearman"] == ""
+    study(tmp_path, {"C_N2": ([5.4], 16)})
+    found = made(place)[title]
+    # Ranks 1 3 2 against 1 2 3: 1 - 6 * 2 / (3 * 8).
+    assert line(found, "PPL", "3")["Spearman"] == "+0.50"
+    assert line(found, "BLEU", "3")["Spearman"] == "+1.00"
 
 
 def test_runs_that_are_not_finished_are_listed_and_not_counted(small):

@@ -81,6 +81,9 @@ def test_sentences_count_the_resamples_that_are_as_far():
     over = OverSentences(1.5, np.array([0.0, 1.0, 2.0, 3.0, 4.0]))
     assert over.p == pytest.approx((2 + 1) / (5 + 1))
     assert over.interval(0.5) == (1.0, 3.0)
+    exactly = OverSentences(2.0, over.resamples)
+    assert exactly.p == pytest.approx((2 + 1) / (5 + 1))  # -2 and 2 are as far
+    assert OverSentences(0.0, np.zeros(9)).p == 1.0
 
 
 # ---- verdicts ------------------------------------------------------------------------

@@ -107,6 +107,12 @@ def test_the_command_draws_and_prints(runs, tmp_path, capsys):
     assert "<svg" in page and "<td" in page
 
 
+def test_a_picture_tells_thousands_of_sentences_below_a_bin():
+    bins = by_length.Bins(["6+"], [1234], "BLEU", {"a": [50.0]}, "", {"a": "last"})
+    drawn = by_length.picture(bins).svg()
+    assert "6+" in drawn and "1,234" in drawn
+
+
 def test_the_variant_of_bleu_is_chosen(runs, tmp_path):
     write(tmp_path / "loud", [line.upper() for line in GOOD])
     output = tmp_path / "a.csv"
@@ -154,10 +160,14 @@ def test_rates_are_named_and_no_bin_s_count_is_told_of_all(tmp_path):
     folder = write(tmp_path / "a", GOOD, **keys)
     output = tmp_path / "a.md"
     call = ["plot", "--what=length", f"--workdir={folder}", "--edges=4"]
-    for variant in ("wer", "per"):
-        assert cli.main([*call, f"--variant={variant}", f"--output={output}"]) == 0
+    for flags, name in (
+        (["--variant=wer"], "WER"),
+        (["--variant=per"], "PER"),
+        ([], "WER"),
+    ):
+        assert cli.main([*call, *flags, f"--output={output}"]) == 0
         text = output.read_text()
-        assert f"{variant.upper()} by the length of the source" in text
+        assert f"{name} by the length of the source" in text
         assert "symbols:" not in text and "lines:" not in text
 
 

@@ -142,6 +142,26 @@ def test_the_paper_s_bleu_is_tested_on_its_own_tokens():
     assert paper[0].systems["a"].score == pytest.approx(100)
 
 
+def test_a_table_has_the_tests_that_were_asked_for(runs):
+    asked = {"seed": 7, "resamples": 20, "trials": 30}
+    table = differences.scores(differences.read(runs), "paper", **asked)
+    lines = {"one": FIRST, "two": SECOND}
+    found = significance.paired(
+        lines, REFERENCES, variant="paper", language="de", **asked
+    )
+    assert table.note.endswith("; ".join(f"{x.measure} {x.signature}" for x in found))
+    by_cells = {(row[0], row[2]): row[3:] for row in table.rows}
+    for one in found:
+        its = one.systems["two"]
+        assert by_cells["two", one.measure] == (
+            f"{its.score:.2f}",
+            f"{its.mean:.2f} ± {its.interval:.2f}",
+            f"{its.bootstrap:.4f}",
+            f"{its.randomisation:.4f}",
+        )
+        assert by_cells["one", one.measure][2:] == ("", "")
+
+
 # ---- sentences -----------------------------------------------------------------------
 
 
@@ -155,6 +175,18 @@ def test_gains_and_losses_are_sorted(runs):
     assert worse.rows[0][2:] == ("a", REFERENCES[0], FIRST[0], SECOND[0])
     assert "1 of 4 translations" in better.note
     assert len(differences.sentences(differences.read(runs), 1)[0].rows) == 1
+
+
+def test_the_largest_loss_stands_first(tmp_path):
+    lines = ["w x y", REFERENCES[1], "q", REFERENCES[3]]
+    places = [
+        write(tmp_path / name, texts)
+        for name, texts in (("a", REFERENCES), ("b", lines))
+    ]
+    better, worse = differences.sentences(differences.read(places), most=1)
+    assert [row[1] for row in worse.rows] == ["3"] and not better.rows
+    assert worse.note.startswith("1 of 2 sentences, the largest difference")
+    assert better.note.startswith("0 of 0 sentences")
 
 
 def test_a_page_and_a_table_from_the_command(runs, tmp_path, capsys):

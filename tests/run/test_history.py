@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from transformer.config import UserError
 from transformer.files import sealed
-from transformer.run.history import History, read_metrics
+from transformer.run.history import History, read_metrics, validations
 
 
 class Killed(BaseException):
@@ -114,6 +114,18 @@ def test_a_line_that_is_no_metrics(tmp_path, line):
     for reader in (read_metrics, lambda folder: opened(folder, 4)):
         with pytest.raises(UserError, match=r"metrics.jsonl, line 2: expected one"):
             reader(tmp_path)
+
+
+def test_a_perplexity_that_is_not_finite_is_read_and_is_no_validation(tmp_path):
+    texts = (
+        '"loss": null',
+        '"validation_perplexity": 9.5',
+        '"validation_perplexity": null',
+    )
+    lines = [f'{{"step": {n}, {text}}}\n' for n, text in enumerate(texts, 1)]
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+    assert steps_of(tmp_path) == [1, 2, 3]
+    assert validations(read_metrics(tmp_path)) == ((2, 9.5),)
 
 
 def test_a_run_that_resumes_while_it_is_read_is_no_damage(workdir, monkeypatch):

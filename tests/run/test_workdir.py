@@ -1,6 +1,7 @@
 """A workdir's files are read by one reader, which refuses what was not written."""
 
 import json
+from typing import Any
 
 import pytest
 from support.configs import base, saved_form
@@ -152,3 +153,21 @@ def test_reports_stay_strict_about_what_a_run_may_change():
     assert len(config.other_run(SETTINGS, other)) == 4
     assert config.other_steps(SETTINGS, other) == []
     assert config.other_steps(SETTINGS, base(seed=1)) == ["seed: 0 -> 1"]
+
+
+def test_a_plateau_fixes_what_its_validations_are_made_of():
+    keys = {"schedule": "plateau", "rate": 0.5, "decay": 0.5}
+    plateau: dict[str, Any] = {f"optimizer.{key}": x for key, x in keys.items()}
+    plateau |= {"train.evaluate_every": 10}
+    measured = {"decode.beam": 7, "data.measure": "errors"}
+    for watch in ("perplexity", "bleu"):
+        given = plateau | {"train.watch": watch}
+        found = config.other_steps(base(**given), base(**given | measured))
+        assert [line.split(":")[0] for line in found] == (
+            ["data.measure", "decode.beam"] if watch == "bleu" else []
+        )
+    for key in ("evaluate_every", "checkpoint_every"):
+        other = {f"train.{key}": 20}
+        (line,) = config.other_steps(base(**plateau), base(**plateau | other))
+        assert line.startswith(f"train.{key}: ")
+        assert not config.other_steps(SETTINGS, base(**other))
