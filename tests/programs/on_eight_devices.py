@@ -141,7 +141,8 @@ def assert_same_training(settings: Config, other: Config) -> None:
 MESHES = ["8 1 1", "1 8 1", "1 1 8", "2 2 2"]  # the last along every axis
 
 
-@pytest.mark.parametrize("shape", leave(MESHES, MESHES[1:3]))
+# Every axis with masks is in the next test.
+@pytest.mark.parametrize("shape", leave(MESHES, MESHES[1:]))
 def test_every_mesh_trains_as_one_device(shape):
     assert_same_training(spread(shape), spread("1 1 1"))
 

@@ -21,6 +21,7 @@ from support.ablations import (
     signal_when,
     write_results,
 )
+from support.cases import leave
 from support.runs import tiny_run
 
 from transformer.config import UserError
@@ -126,7 +127,9 @@ def test_the_log_holds_every_attempt_and_its_command(tmp_path, unprepared):
 # ---- stopped -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", leave([signal.SIGINT, signal.SIGTERM, signal.SIGHUP], [signal.SIGHUP])
+)
 def test_stopped_runs_save_and_go_on_later(tmp_path, unprepared, number):
     before = signal.getsignal(number)
     late = "sys.exit(0)", "wait_for((workdir / 'late').exists)\n    sys.exit(0)"
