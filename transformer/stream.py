@@ -16,7 +16,7 @@ from transformer.files.chunks import PAUSE, chunks
 from transformer.metrics.heads import pharaoh
 from transformer.parallel import hosts, sizes
 from transformer.run.texts import line_of
-from transformer.translate import LINES_AT_A_TIME, Translation
+from transformer.translate import LINES_AT_A_TIME, Translation, Translator
 from transformer.trees.brackets import retagged, split_tags
 
 _LINES_AT_A_TIME = LINES_AT_A_TIME
@@ -77,7 +77,6 @@ def translate_stream(
     for chunk in chunks(lines, _LINES_AT_A_TIME, PAUSE if answering else None):
         if first > 1 and not answering:
             note(f"{first - 1:,} lines translated")
-        every: list[tuple[str, Translation]] = []
         given: Sequence[Sequence[str]] = []
         if tags:
             both = [split_tags(x, f"line {i}") for i, x in enumerate(chunk, first)]
@@ -85,31 +84,45 @@ def translate_stream(
         if prefixes is not None:
             demanded["prefixes"] = _prefixes_of(prefixes, first, len(chunk))
         results = translator.hypotheses(chunk, first, **demanded, **search)
-        for line, found in zip(chunk, results, strict=True):
-            missing = [_MISSING] * (count - len(found))
-            every += [(line, one) for one in [*found, *missing]]
-        data = translator.settings.data
-        written = [line_of(data, one.text) for _, one in every]
+        every = [
+            (line, one)
+            for line, found in zip(chunk, results, strict=True)
+            for one in [*found, *[_MISSING] * (count - len(found))]
+        ]
+        texts = [line_of(translator.settings.data, one.text) for _, one in every]
         if tags:
-            written = [
+            texts = [
                 text and retagged(text, given[i // count])
-                for i, text in enumerate(written)
+                for i, text in enumerate(texts)
             ]
-        if scores or alignments:
-            written = [text.replace("\t", " ") for text in written]
-        links = [""] * len(every)
-        if alignments:
-            targets = [one.ids for _, one in every]
-            found_links = translator.alignments([s for s, _ in every], targets, layer)
-            links = [f"\t{pharaoh(pairs)}" for pairs in found_links]
-        for (_, one), text, link in zip(every, written, links, strict=True):
-            prefix = f"{one.score:.4f}\t" if scores else ""
-            if hosts.primary():
-                output.write(f"{prefix}{text}{link}\n")
+        written = _written(translator, every, texts, scores, alignments, layer)
+        if hosts.primary():
+            output.writelines(f"{line}\n" for line in written)
         output.flush()
         first += len(chunk)
     if prefixes is not None and len(prefixes) >= first:
         raise _other_number(prefixes, f"{first - 1:,}")
+
+
+def _written(
+    translator: Translator,
+    every: Sequence[tuple[str, Translation]],
+    texts: Sequence[str],
+    scores: bool,
+    alignments: bool,
+    layer: int | None,
+) -> list[str]:
+    """Return the line of each translation, its fields separated by tabs."""
+    fields = [list(texts)]
+    if scores or alignments:
+        fields = [[text.replace("\t", " ") for text in texts]]
+    if scores:
+        fields.insert(0, [f"{one.score:.4f}" for _, one in every])
+    if alignments:
+        sources, targets = [line for line, _ in every], [one.ids for _, one in every]
+        links = translator.alignments(sources, targets, layer)
+        fields.append([pharaoh(pairs) for pairs in links])
+    return ["\t".join(line) for line in zip(*fields, strict=True)]
 
 
 def _check(data: Data, tags: bool, alignments: bool) -> None:

@@ -8,7 +8,7 @@ import functools
 import importlib.resources
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import jax
@@ -143,59 +143,60 @@ def look(
       UserError: for a sentence without text or too long for a page, and for a kind of
         attention and numbers of layers or heads that the model does not have.
     """
-    vocabulary, kinds = translator.vocabulary, sizes(translator)
-    if kind is not None and kind not in kinds:
-        raise UserError(
-            f"--kind: expected {' or '.join(kinds)}, all that this model has, got "
-            f"{kind}; change it"
-        )
-    shown = [kind] if kind else list(kinds)
+    kinds = sizes(translator)
+    shown = _shown(kinds, kind)
     # A picture of several kinds has the layers that all of them have.
     counts = [
         min(found) for found in zip(*(kinds[name] for name in shown), strict=True)
     ]
     asked = zip(("layers", "heads"), (layers, heads), counts, strict=True)
     chosen = [_numbers(*one) for one in asked]
+    vocabulary = translator.vocabulary
     (source_ids,) = translator.source_ids([with_text("source", source)])
-    given = target
     if target is None:
         (found,) = translator.hypotheses([source])
-        target, target_ids = found[0].text, found[0].ids
+        text, target_ids = found[0].text, found[0].ids
     else:
-        target_ids = vocabulary.target.encode(with_text("target", target))
-    tree = tree_of(translator, target)
+        text, target_ids = target, vocabulary.target.encode(with_text("target", target))
+    tree = tree_of(translator, text)
     longest = max(len(source_ids), len(target_ids) + 1)
     if longest > _LONGEST:
         raise UserError(
             f"expected sentences of at most {_LONGEST - 1} tokens, got {longest - 1}; "
             "give shorter ones"
         )
-    ((_, found_weights),) = translator.attentions([source_ids], [target_ids])
+    ((_, attention),) = translator.attentions([source_ids], [target_ids])
     picked = np.ix_(*(np.array(numbers) - 1 for numbers in chosen))
     inner = source_ids[:-1]
-    written = vocabulary.target.labels(target_ids)
+    source_words = vocabulary.source.words(inner, vocabulary.target.reads(source))
+    labels = vocabulary.target.labels(target_ids)
     return Maps(
-        texts={"source": source, "target": target},
+        texts={"source": source, "target": text},
         labels={
             "source": [*vocabulary.source.labels(inner), SPECIAL[EOS]],
-            "target": [SPECIAL[BOS], *written],
+            "target": [SPECIAL[BOS], *labels],
         },
-        following=[*written, SPECIAL[EOS]],
+        following=[*labels, SPECIAL[EOS]],
         words={
-            "source": [
-                *vocabulary.source.words(inner, vocabulary.target.reads(source)),
-                -1,
-            ],
-            "target": [-1, *vocabulary.target.words(target_ids, given)],
+            "source": [*source_words, -1],
+            "target": [-1, *vocabulary.target.words(target_ids, target)],
         },
         layers=chosen[0],
         heads=chosen[1],
-        weights={
-            name: found_weights.weights[name][picked].clip(0, 1) for name in shown
-        },
+        weights={name: attention.weights[name][picked].clip(0, 1) for name in shown},
         single=kinds[shown[0]][1] == 1,
         tree=tree,
     )
+
+
+def _shown(kinds: Collection[str], kind: str | None) -> list[str]:
+    """Return the kinds of attention that are asked for."""
+    if kind is not None and kind not in kinds:
+        raise UserError(
+            f"--kind: expected {' or '.join(kinds)}, all that this model has, got "
+            f"{kind}; change it"
+        )
+    return [kind] if kind else list(kinds)
 
 
 def with_text(side: str, text: str) -> str:
