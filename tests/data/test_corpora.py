@@ -80,7 +80,7 @@ def test_test_sentences_are_read_once(corpora):
 
 # ---- Parquet -------------------------------------------------------------------------
 
-PAIRS = [{"de": f"Satz\n{i} ü", "en": f"line {i}"} for i in range(5)]
+PAIRS = [{"de": f"Satz\n{i} ü", "en": f"line\r\n{i}"} for i in range(5)]
 
 
 def test_translations_of_a_struct_as_wmt14_has_them(tmp_path):

@@ -49,3 +49,12 @@ def one_line(text: str) -> str:
     'a b c'
     """
     return _LINE_ENDS.sub(" ", text)
+
+
+def joined(text: str) -> str:
+    r"""Return a field of a table as one line: where a file's line would end, a space.
+
+    >>> joined("a\u2028b\r\nc")
+    'a\u2028b c'
+    """
+    return text.replace("\r\n", " ").replace("\n", " ")

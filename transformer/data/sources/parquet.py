@@ -15,6 +15,7 @@ from transformer.config import UserError
 from transformer.data.sources.names import parts
 from transformer.data.sources.source import Checksums, Pair, Split, limited
 from transformer.files.digests import sha256
+from transformer.files.lines import joined
 
 _ROWS = 4096  # read at a time
 _WHAT = "names of Parquet files"
@@ -148,4 +149,4 @@ def _texts(batch: Any, column: str) -> list[str]:
     values = batch.column(batch.schema.get_field_index(first))
     if rest:
         values = compute.struct_field(values, rest)
-    return [(text or "").replace("\n", " ") for text in values.to_pylist()]
+    return [joined(text or "") for text in values.to_pylist()]

@@ -11,6 +11,7 @@ from transformer import config
 from transformer.config import UserError
 from transformer.data.sources.source import Checksums, Pair, Split, limited
 from transformer.files.digests import sha256
+from transformer.files.lines import joined
 
 
 class TensorFlowDatasets:
@@ -88,7 +89,7 @@ class TensorFlowDatasets:
             example = {language.decode(): text for language, text in both}
         if not example.keys() >= set(self._languages):
             return None
-        source, target = (_one_line(example[x]) for x in self._languages)
+        source, target = (joined(example[x].decode()) for x in self._languages)
         return source, target
 
     def checksums(self, split: Split) -> Checksums:
@@ -105,7 +106,3 @@ class TensorFlowDatasets:
 
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
-
-
-def _one_line(text: bytes) -> str:
-    return text.decode().replace("\n", " ")
