@@ -113,9 +113,9 @@ def _written(
     layer: int | None,
 ) -> list[str]:
     """Return the line of each translation, its fields separated by tabs."""
-    fields = [list(texts)]
     if scores or alignments:
-        fields = [[text.replace("\t", " ") for text in texts]]
+        texts = [text.replace("\t", " ") for text in texts]
+    fields = [texts]
     if scores:
         fields.insert(0, [f"{one.score:.4f}" for _, one in every])
     if alignments:
