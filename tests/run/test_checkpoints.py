@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -232,6 +233,57 @@ def test_damaged_digests(tmp_path, digests):
     with Checkpoints(tmp_path, keep=1, log=said.append) as checkpoints:
         assert checkpoints.restore(abstract())[0] == 1
     assert len(said) == 1 and str(tmp_path / "2") in said[0] and "\n" not in said[0]
+
+
+def no_answer(path: Path) -> None:
+    """Make reading a file fail like a disk that does not answer, even for root."""
+    if not Path("/proc/self/mem").exists():
+        pytest.skip("no /proc here, whose file mem cannot be read from its beginning")
+    path.unlink()
+    path.symlink_to("/proc/self/mem")
+
+
+@pytest.mark.parametrize("name", ["digests.json", "_CHECKPOINT_METADATA"])
+@pytest.mark.parametrize("step", [None, 2])
+def test_a_checkpoint_that_cannot_be_read_is_not_damaged(tmp_path, name, step):
+    save_all(tmp_path, [1, 2])
+    no_answer(tmp_path / "2" / name)
+    with (
+        pytest.raises(OSError, match="Input/output"),
+        Checkpoints(tmp_path, keep=2, log=pytest.fail) as checkpoints,
+    ):
+        checkpoints.restore(abstract(), step)
+
+
+def test_a_checkpoint_that_may_not_be_listed_is_not_damaged(tmp_path):
+    save_all(tmp_path, [1, 2])
+    with tempfile.TemporaryDirectory() as place:  # tmp_path is closed to other users
+        shutil.copytree(tmp_path, place, dirs_exist_ok=True)
+        os.chmod(place, 0o755)
+        closed = Path(place, "2", "state")
+        closed.chmod(0)
+        user = os.geteuid()
+        os.seteuid(user or 65534)  # root may list everything
+        try:
+            with (
+                pytest.raises(PermissionError, match="2/state"),
+                Checkpoints(Path(place), keep=2, log=pytest.fail) as checkpoints,
+            ):
+                checkpoints.restore(abstract())
+        finally:
+            os.seteuid(user)
+            closed.chmod(0o755)
+
+
+def test_a_damaged_checkpoint_is_not_the_best_and_reported_once(tmp_path):
+    for step, metric in enumerate([3.0, 1.0, 2.0], 1):
+        save_all(tmp_path, [step], metric=metric)
+    (tmp_path / "2" / "_CHECKPOINT_METADATA").write_text("rubbish")
+    said: list[str] = []
+    with Checkpoints(tmp_path, keep=3, log=said.append) as checkpoints:
+        assert [checkpoints.best() for _ in range(2)] == [3, 3]
+    assert len(said) == 1
+    assert "2 is damaged" in said[0] and "cannot be the best" in said[0]
 
 
 def test_a_run_that_went_back_replaces_the_damaged_checkpoint(tmp_path):

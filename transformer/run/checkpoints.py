@@ -194,13 +194,19 @@ class Checkpoints:
         return _best(self._records())
 
     def _records(self) -> dict[int, dict[str, Any]]:
-        """Return the record of each step, empty for a damaged one."""
+        """Return the record of each step; a damaged one is reported and has none."""
         steps = self.steps()
         for step in steps:
             if step not in self._seen:
-                with contextlib.suppress(Damaged):
-                    self._seen[step] = _record(self.folder / str(step))
-        return {step: self._seen.get(step, {}) for step in steps}
+                path = self.folder / str(step)
+                try:
+                    self._seen[step] = _record(path)
+                except Damaged as error:
+                    self._seen[step] = {}
+                    self._log(
+                        f"checkpoint {path} is damaged: {error}; it cannot be the best"
+                    )
+        return {step: self._seen[step] for step in steps}
 
     def metadata(self) -> dict[str, Any]:
         """Return the metadata of the latest checkpoint that has some, or nothing."""
@@ -469,11 +475,19 @@ def _sha256(content: bytes) -> str:
 
 
 def _digests(path: Path) -> dict[str, str]:
-    digests = {}
-    for file in sorted(path.rglob("*")):
-        if file.is_file() and file != path / _DIGESTS:
-            digests[str(file.relative_to(path))] = sha256(file)
-    return digests
+    def refuse(error: OSError) -> None:  # a folder that cannot be listed is not empty
+        raise error
+
+    found = [
+        Path(folder, name)
+        for folder, _, names in os.walk(path, onerror=refuse)
+        for name in names
+    ]
+    return {
+        str(file.relative_to(path)): sha256(file)
+        for file in sorted(found)
+        if file.is_file() and file != path / _DIGESTS
+    }
 
 
 def _set_aside(path: Path) -> Path:
@@ -503,13 +517,21 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path)
 
 
+# What tells of other content. A file that may not be read, or whose disk does not
+# answer, may be as it was saved, and a run that went back before it would replace it.
+_ALTERED = (
+    *(FileNotFoundError, IsADirectoryError, NotADirectoryError),
+    *(ValueError, AttributeError, TypeError),
+)
+
+
 def _verify(path: Path) -> str:
     """Check the digests of a checkpoint's files; return the digest of them all."""
     try:
         saved = (path / _DIGESTS).read_bytes()
         expected, found = json.loads(saved), _digests(path)
         changed = set(expected.items()) ^ set(found.items())
-    except (OSError, ValueError, AttributeError, TypeError) as error:
+    except _ALTERED as error:
         raise Damaged(f"its digests are unreadable ({error})") from error
     if changed:
         raise Damaged(f"file {min(changed)[0]} is not what was saved")
