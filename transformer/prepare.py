@@ -398,13 +398,17 @@ def _check_inputs(
             else:
                 now = opened().checksums(part)
         except UserError as error:
-            log(f"data: {part} not compared as a whole with {prepared.folder}: {error}")
+            log(
+                f"data: could not compare all inputs of {part} with those of "
+                f"{prepared.folder}: {error}"
+            )
             now = sources.digests_of(known)
         if gone := sorted(known.keys() - now.keys()):
-            what = f"{gone[0]} is gone"
+            which = f", from which {prepared.folder} was made,"
+            what = f"{gone[0]}{which} is gone"
             if len(gone) > 1:
-                what = f"{len(gone):,} inputs are gone, the first of them {gone[0]}"
-            log(f"data: {what}, from which {prepared.folder} was made")
+                what = f"{len(gone):,} inputs{which} are gone, the first {gone[0]}"
+            log(f"data: {what}")
         if other := sources.changed(known, now):
             raise UserError(
                 f"{other[0]}: expected the content that {prepared.folder} was made "

@@ -8,10 +8,13 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 from sacrebleu import utils
+from sacrebleu.dataset import DATASETS
+from sacrebleu.dataset.wmt_xml import WMTXMLDataset
 from support.texts import make_config
 
 from transformer.config import Data, UserError
 from transformer.data import sources
+from transformer.data.sources import sacrebleu_sets
 from transformer.data.tokenizers.sentence_piece import SentencePiece
 
 DATA = make_config().data
@@ -115,6 +118,28 @@ def test_two_columns_of_text(tmp_path, columns, name):
     assert found == [("a", "A"), ("b", ""), ("", "" if field else "C")]
 
 
+def test_columns_with_a_dot_in_their_own_names(tmp_path):
+    flat = {"translation.en": ["a"], "translation.de": ["A"], "de": ["other"]}
+    nested = {"translation": [{"fr": "b"}], "translation.de": ["B"]}
+    for columns, language, expected in ((flat, "en", "a"), (nested, "fr", "b")):
+        parquet.write_table(pyarrow.table(columns), tmp_path / "test.parquet")
+        source = opened(tmp_path, "parquet", source_language=language)
+        assert [*source.pairs("test")] == [(expected, expected.upper())]
+
+
+def test_text_of_every_kind(tmp_path):
+    words = ["a", None, "a"]
+    kinds = pyarrow.large_string(), pyarrow.string_view()
+    columns = [pyarrow.array(words, kind) for kind in kinds]
+    columns += [pyarrow.array(words).dictionary_encode()]
+    for number, column in enumerate(columns):
+        fields = pyarrow.StructArray.from_arrays([column], ["de"])
+        table = pyarrow.table({"en": column, "de": fields})
+        parquet.write_table(table, tmp_path / f"train-{number}.parquet")
+    source = opened(tmp_path, "parquet", train="train", name="en,de.de")
+    assert [*source.pairs("train")] == [(x or "", x or "") for x in words] * 3
+
+
 def test_more_rows_than_are_read_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setattr("transformer.data.sources.parquet._ROWS", 2)
     parquet.write_table(pyarrow.table({"translation": PAIRS}), tmp_path / "x.parquet")
@@ -184,6 +209,33 @@ def test_a_test_set_out_of_the_cache(corpora, tmp_path, monkeypatch):
     assert [*source.pairs("train")] == [("a", "A"), (" ", "B")]
     digests = source.checksums("test")
     assert [record["lines"] for record in digests.values()] == [2, 2]
+
+
+def test_the_reference_is_the_one_that_the_test_set_means(
+    corpora, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(utils, "SACREBLEU_DIR", str(tmp_path))
+    folder = tmp_path / "wmt21" / "B"
+    folder.mkdir(parents=True)
+    for field in ("src", "ref", "ref-A", "ref-B", "reference-system"):
+        (folder / f"wmt21_B.cs-en.{field}").write_text(f"{field}\n")
+    languages = {"source_language": "cs", "target_language": "en"}
+    source = opened(corpora, "text", test="sacrebleu:wmt21/B", **languages)
+    assert [*source.pairs("test")] == [("src", "ref-B")]
+
+
+def test_the_references_are_those_of_sacrebleu():
+    for name, dataset in DATASETS.items():
+        for pair in dataset.langpairs:
+            if isinstance(dataset, WMTXMLDataset):
+                theirs = dataset._get_langpair_allowed_refs(pair)
+            else:
+                fields = dataset.fieldnames(pair)
+                theirs = [x for x in fields if x.startswith("ref")]
+            ours = sacrebleu_sets.fields(dataset, pair)
+            assert theirs[0].replace(":", "-") in ours, (name, pair)
+            if isinstance(dataset, WMTXMLDataset):
+                assert ours == [x.replace(":", "-") for x in theirs], (name, pair)
 
 
 @pytest.mark.parametrize(

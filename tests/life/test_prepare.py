@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow
 import pytest
 from pyarrow import parquet
+from sacrebleu import utils
 from support.paths import ROOT
 from support.texts import make_config, text_config, write_texts
 
@@ -223,8 +224,23 @@ def test_changed_input_is_refused_and_absent_input_is_told(
     path.unlink()
     said: list[str] = []
     assert len(prepare(config, tmp_path, said.append).corpora["test"]) == 1
-    assert "test not compared as a whole" in said[0] and "test.en" in said[0]
-    assert f"data: {path} is gone, from which {tmp_path / 'corpus'} was made" in said
+    assert "not compare all inputs of test" in said[0] and "test.en" in said[0]
+    assert f"data: {path}, from which {tmp_path / 'corpus'} was made, is gone" in said
+
+
+def test_a_test_set_in_another_cache_is_the_same_input(tmp_path, monkeypatch) -> None:
+    write_texts(tmp_path / "text")
+    config = text_config(tmp_path / "text", data_test="sacrebleu:wmt13")
+    for cache, text in (("old", "a b\n"), ("new", "a b\n"), ("other", "c\n")):
+        monkeypatch.setattr(utils, "SACREBLEU_DIR", str(tmp_path / cache))
+        folder = tmp_path / cache / "wmt13"
+        folder.mkdir(parents=True)
+        (folder / "wmt13.en-de.src").write_text(text)
+        (folder / "wmt13.en-de.ref").write_text("A\n")
+        if cache != "other":
+            prepare(config, tmp_path)
+    with pytest.raises(UserError, match=r"other/.*\.src: expected .*other content"):
+        prepare(config, tmp_path)
 
 
 @pytest.mark.parametrize("hidden", ["gone", "longer", "empty"])
@@ -246,7 +262,7 @@ def test_a_changed_input_is_found_beside_one_that_cannot_be_compared(
     said: list[str] = []
     with pytest.raises(UserError, match=r"train\.en: expected .*other content"):
         prepare(config, tmp_path, said.append)
-    assert "train not compared as a whole" in said[0] or hidden == "gone"
+    assert "not compare all inputs of train" in said[0] or hidden == "gone"
 
 
 def test_an_input_that_was_not_there_is_refused(tmp_path: pathlib.Path) -> None:
@@ -271,7 +287,7 @@ def test_a_part_that_is_gone_is_told(tmp_path: pathlib.Path) -> None:
     said: list[str] = []
     assert len(prepare(config, tmp_path / "run", said.append).corpora["train"]) == 6
     folder = tmp_path / "run" / "corpus"
-    assert f"data: {gone} is gone, from which {folder} was made" in said
+    assert f"data: {gone}, from which {folder} was made, is gone" in said
 
 
 def test_a_folder_without_the_digests_of_texts_is_compared_by_what_it_has(

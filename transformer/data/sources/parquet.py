@@ -125,17 +125,25 @@ def _damaged(path: pathlib.Path, error: Exception) -> UserError:
 
 def _is_text(schema: Any, column: str) -> bool:
     """Return whether a column, or a field of a struct in it, holds text."""
-    import pyarrow
+    from pyarrow import types
 
-    first, *rest = column.split(".")
+    first, *rest = _path(schema, column)
     if schema.get_field_index(first) < 0:
         return False
     kind = schema.field(first).type
     for name in rest:
-        if not pyarrow.types.is_struct(kind) or kind.get_field_index(name) < 0:
+        if not types.is_struct(kind) or kind.get_field_index(name) < 0:
             return False
         kind = kind.field(name).type
-    return pyarrow.types.is_string(kind) or pyarrow.types.is_large_string(kind)
+    if types.is_dictionary(kind):  # as pandas writes categories
+        kind = kind.value_type
+    is_text = types.is_string, types.is_large_string, types.is_string_view
+    return any(is_(kind) for is_ in is_text)
+
+
+def _path(schema: Any, column: str) -> list[str]:
+    """Return the names that lead to a text; a column's own name may have dots."""
+    return [column] if schema.get_field_index(column) >= 0 else column.split(".")
 
 
 def _described(field: Any) -> str:
@@ -145,7 +153,7 @@ def _described(field: Any) -> str:
 def _texts(batch: Any, column: str) -> list[str]:
     from pyarrow import compute
 
-    first, *rest = column.split(".")
+    first, *rest = _path(batch.schema, column)
     values = batch.column(batch.schema.get_field_index(first))
     if rest:
         values = compute.struct_field(values, rest)

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import pathlib
 from collections.abc import Iterator
+from typing import Any
 
 from transformer import config
 from transformer.config import UserError
@@ -20,8 +21,8 @@ class WithTestSets:
     """A source some of whose splits are test sets of sacreBLEU.
 
     ``data.test = "sacrebleu:wmt14/full"`` is newstest2014 in the direction of the two
-    languages. Nothing is downloaded: sacreBLEU's own command does that. If there are
-    several references, the first is used.
+    languages. Nothing is downloaded: sacreBLEU's own command does that. If a test set
+    has several references, the first is used.
 
     Args:
       data: names the splits.
@@ -68,7 +69,8 @@ class WithTestSets:
         folder = pathlib.Path(utils.SACREBLEU_DIR) / name
         stem = f"{name.replace('/', '_')}.{pair}"
         source = folder / f"{stem}.src"
-        references = sorted(folder.glob(f"{stem}.ref*"))
+        places = [folder / f"{stem}.{field}" for field in fields(DATASETS[name], pair)]
+        references = [place for place in places if place.is_file()]
         if not source.is_file() or not references:
             raise UserError(
                 f"data.{split}: expected {PREFIX}{name} in {folder}, found no "
@@ -76,6 +78,21 @@ class WithTestSets:
                 "or name your own files"
             )
         return source, references[0]
+
+
+def fields(dataset: Any, pair: str) -> list[str]:
+    """Return the endings that a reference of a test set may have, the first one first.
+
+    From WMT 2021 on, one file has the references of several translators, all of which
+    are in the cache. The name of the test set says whose are meant: ``wmt21/B``.
+    """
+    meant = dataset.langpairs[pair]
+    translators = dataset.kwargs.get("refs")
+    if isinstance(meant, dict):
+        translators = meant.get("refs", translators)
+    if translators is None:
+        return ["ref", "ref-0"]
+    return [f"ref-{one}" if one else "ref" for one in translators]
 
 
 def with_test_sets(data: config.Data, source: Source) -> Source:

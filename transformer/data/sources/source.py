@@ -32,14 +32,26 @@ class Source(Protocol):
 def changed(known: Checksums, now: Checksums) -> list[str]:
     """Return the inputs of ``now`` whose content is not the one that is known.
 
+    The content of one that is new may be that of one that is gone, as sacreBLEU's cache
+    may be elsewhere.
+    """
+    gone = {known[name].get("sha256") for name in known.keys() - now.keys()} - {None}
+
+    def is_known(name: str, record: dict[str, Any]) -> bool:
+        if name in known:
+            return _same(known[name], record)
+        return record.get("sha256") in gone
+
+    return [name for name, record in now.items() if not is_known(name, record)]
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return whether two records are of the same content.
+
     For a .gz an older record has no text_sha256: what both have is compared.
     """
-    return [
-        name
-        for name, record in now.items()
-        if not (both := known.get(name, {}).keys() & record.keys())
-        or any(known[name][key] != record[key] for key in both)
-    ]
+    both = one.keys() & other.keys()
+    return bool(both) and all(one[key] == other[key] for key in both)
 
 
 def limited(data: Data, split: Split, items: Iterable[Any]) -> Iterator[Any]:
