@@ -88,6 +88,24 @@ def test_config_dict_and_mapping_resolve_to_the_same():
             "tokenizer.target_model: expected '' with init.vocabulary = old, got 'a.m",
         ),
         (
+            {
+                "tokenizer.kind": "marian",
+                "tokenizer.source_model": "a.spm",
+                "tokenizer.joint": False,
+                "model.tying": "two",
+            },
+            "tokenizer.target_model: expected a .marian or .spm file where tokenizer.j",
+        ),
+        (
+            {
+                "data.source": "trees",
+                "tokenizer.kind": "marian",
+                "tokenizer.target_kind": "tagged",
+                "tokenizer.joint": False,
+            },
+            "tokenizer.kind: expected sentencepiece, whitespace or bytes with data.sou",
+        ),
+        (
             {"tokenizer.dropout": 0.1, "init.vocabulary": "old"},
             "tokenizer.dropout: expected 0.0 with a given vocabulary",
         ),

@@ -42,6 +42,7 @@ def resolve(values: Mapping[str, Any]) -> Config:
     config = _group(Config, values, "")
     _check_data(config.data)
     _check_tokenizer(config)
+    _check_marian(config)
     _check_init(config)
     _check_vectors(config)
     _check_model(config)
@@ -139,6 +140,19 @@ def _check_tokenizer(config: Config) -> None:
     if tokenizer.target_model:
         expected = "'' with trees as the target"
         refuse("tokenizer.target_model", expected, tokenizer.target_model)
+
+
+def _check_marian(config: Config) -> None:
+    """Check that both sides of a Marian vocabulary are text, and which one each has."""
+    tokenizer, source = config.tokenizer, config.data.source
+    if tokenizer.kind != "marian":
+        return
+    if config.data.vectors or tokenizer.target_kind != "same":
+        expected = f"sentencepiece, whitespace or bytes with data.source = {source}"
+        refuse("tokenizer.kind", expected, "marian")
+    if tokenizer.source_model and not (tokenizer.joint or tokenizer.target_model):
+        expected = "a .marian or .spm file where tokenizer.joint=False"
+        refuse("tokenizer.target_model", expected, "")
 
 
 def _check_init(config: Config) -> None:
