@@ -322,13 +322,28 @@ def test_given_model_errors(tmp_path: pathlib.Path) -> None:
     "size, text, expected",
     [
         (1, "a b c", "vocab_size: expected at least 5, as 4 pieces are special, got 1"),
-        (4, "a b c", "vocab_size: expected at least 8, the characters of"),
+        (4, "a b c", "vocab_size: expected at least 8, one for each.*to 8 or more"),
         (50, "a" * 4193, "expected lines of at most 4,192 bytes to train"),
+        (
+            50,
+            "  ",
+            "expected lines of text to train sentencepiece, got nothing but",
+        ),
     ],
 )
 def test_what_sentencepiece_cannot_train(size, text, expected) -> None:
     with pytest.raises(UserError, match=expected):
         tokenizers.SentencePiece.build([(text,)], make_settings(vocab_size=size), "")
+
+
+def test_the_least_size_is_told_with_special_pieces_and_symbols() -> None:
+    def train(size: int) -> tokenizers.SentencePiece:
+        settings = make_settings(vocab_size=size, symbols="<x>,<y>")
+        return tokenizers.SentencePiece.build([("a b c",)], settings, "")
+
+    with pytest.raises(UserError, match="expected at least 10, .*set it to 10 or more"):
+        train(9)
+    assert train(10).size == 10
 
 
 def test_given_model_of_one_language_and_a_trained_one(tmp_path: pathlib.Path) -> None:

@@ -193,8 +193,9 @@ def _header(shape: tuple[int, ...]) -> bytes:
         b"\x93NUMPY\x01\x00\x05\x00junk\n",
         _header((2**62, 2**62)),
         b"\x93NUMPY\x01\x00\x60\xea" + b"1+" * 29_999 + b"1\n",
+        _header((2, 3)).replace(b"<f4", b"<,4"),
     ],
-    ids=["empty", "text", "pickle", "header", "size", "depth"],
+    ids=["empty", "text", "pickle", "header", "size", "depth", "dtype"],
 )
 def test_a_file_that_is_no_array(tmp_path, content):
     (tmp_path / "x.npy").write_bytes(content)
@@ -244,6 +245,12 @@ def test_folders_that_do_not_fit(arrays, tmp_path):
     (folder / "test" / "a\nb.npy").rename(folder / "test/0.npy")
     assert "train/1.npy: expected 3 features" in said(prepared, tmp_path)
     assert "no_such" in said(lambda: prepared(tmp_path, **{"data.test": "no_such"}))
+    for nameless in ("train+", "train+.", "train+/"):
+        told = said(lambda name=nameless: prepared(tmp_path, **{"data.train": name}))
+        assert (
+            f"data.train: expected names of folders joined by '+', got {nameless!r}"
+            in told
+        )
     assert not (tmp_path / "run").exists() or not list((tmp_path / "run").iterdir())
 
 
@@ -252,6 +259,7 @@ def test_folders_that_do_not_fit(arrays, tmp_path):
     [
         ("tokenizer.joint", True, "tokenizer.joint: expected False with data.source"),
         ("tokenizer.source_model", "a.model", "tokenizer.source_model: expected ''"),
+        ("tokenizer.kind", "marian", "tokenizer.kind: expected sentencepiece, whitesp"),
         ("model.vocab_size", 64, "model.vocab_size: expected 0 with data.source"),
         ("model.tying", "three", "model.tying: expected two or none"),
         ("tokenizer.target_kind", "tagged", "tokenizer.target_kind: expected same"),

@@ -3,6 +3,7 @@
 import collections
 import gzip
 import random
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -113,8 +114,10 @@ def test_no_depth_is_too_deep() -> None:
 def test_tags_are_split_off_and_put_in() -> None:
     sentence, tags = brackets.split_tags("a_b_NN  (_-LRB-", "line 3")
     assert (sentence, tags) == ("a_b (", ["NN", "-LRB-"])
-    with pytest.raises(UserError, match="line 3: expected word_TAG, got 'dog'"):
-        brackets.split_tags("a_DT dog", "line 3")
+    for wrong in ("dog", "_NN", "dog_", "dog_N(N", "_"):
+        told = re.escape(f"line 3: expected word_TAG, got {wrong!r}; ")
+        with pytest.raises(UserError, match=told):
+            brackets.split_tags(f"a_DT {wrong}", "line 3")
     text = "(TOP (S (XX a_b) (XX -LRB-)))"
     assert brackets.retagged(text, tags) == "(TOP (S (NN a_b) (-LRB- -LRB-)))"
 

@@ -255,7 +255,7 @@ class Optimizer:
     decay_patience: NotNegative[int]
     decay_after: NotNegative[float]  # epochs: how many before the first decay
     decay_every: NotNegative[float]  # epochs: how many between two decays
-    least_rate: NotNegative[float]  # the run ends before a lower one, 0 = never
+    least_rate: NotNegative[float]  # the run ends before a lower rate; 0 = never
     l2: NotNegative[float]  # times the sum of squares of all weights, added to the loss
     clip_norm: NotNegative[float]  # global gradient norm, 0 = no clipping
     accumulation: Positive[int]  # microbatches that a batch is split into

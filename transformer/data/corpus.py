@@ -349,7 +349,7 @@ class _Writer:
 
 
 def _append(file: BinaryIO, array: np.ndarray) -> None:
-    """Write numbers; numpy's ``tofile`` would not report all that finds no room."""
+    """Write numbers; numpy's ``tofile`` may not report that a disk is full."""
     with _naming(file):
         file.write(array.tobytes())
 

@@ -45,6 +45,7 @@ _NO_ARRAY = (
     IndexError,
     MemoryError,
     RecursionError,
+    SyntaxError,
     TypeError,
     ValueError,
     tokenize.TokenError,

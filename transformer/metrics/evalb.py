@@ -2,8 +2,8 @@
 
 A line is read as EVALB reads it, not as a file of trees: it may hold several trees,
 ``(NP)`` is a constituent without words, ``(NP )`` a word without letters, and an error
-in a line is counted and stops nothing. EVALB's limits (200 words, 200 brackets) are
-gone.
+in a line is counted and stops nothing. EVALB's limits (200 words, 200 brackets) do not
+apply.
 
 Source: Sekine and Collins, EVALB (2008), with the parameters of COLLINS.prm.
 """

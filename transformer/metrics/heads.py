@@ -79,8 +79,8 @@ class Statistics:
     * previous, same, next: ``w_ts`` for s = t - 1, t, t + 1, over the positions for
       which there is such an s.
 
-    In cross-attention position t is the one that writes piece t of the target, counted
-    from 0 as those of the source are.
+    In cross-attention position t is the one that writes piece t of the target; the
+    pieces of both sides are counted from 0.
     """
 
     def __init__(self) -> None:

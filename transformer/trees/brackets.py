@@ -68,9 +68,9 @@ def split_tags(sentence: str, name: object) -> tuple[str, list[str]]:
       UserError: for a word that has none.
     """
     parts = [word.rpartition("_") for word in split_words(sentence)]
-    for form, _, tag in parts:
+    for form, mark, tag in parts:
         if not form or not tag or "(" in tag or ")" in tag:
-            word = form + "_" * bool(form) + tag
+            word = form + mark + tag
             raise UserError(
                 f"{name}: expected word_TAG, got {word!r}; give each word a tag, or "
                 "leave --tags out"

@@ -28,7 +28,7 @@ Number = TypeVar("Number", int, "jax.Array")
 Form = Literal["top_down", "tagged", "indexed", "in_order", "indexed_in_order"]
 Kind = Literal["open", "close", "word"]
 UNTAGGED = "XX"  # the tag of a word whose form has none
-ROOT = "S"  # the constituent around what a repair finds no constituent for
+ROOT = "S"  # the label put around what a repair finds outside of any constituent
 INDICES = 64  # of words; the next word is 1 again, so that long sentences have indices
 
 

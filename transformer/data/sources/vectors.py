@@ -34,12 +34,13 @@ class Vectors:
     def folders(self, split: Split) -> list[tuple[pathlib.Path, pathlib.Path]]:
         """Return the folders of a split, each with the file of its targets."""
         value: str = getattr(self.data, split)
-        if not all(value.split("+")):
+        parts = value.split("+")
+        if not all(pathlib.Path(part).name for part in parts):
             raise UserError(
                 f"data.{split}: expected names of folders joined by '+', got "
                 f"{value!r}; name the folders of the {split} split"
             )
-        stems = [pathlib.Path(self.data.dir) / part for part in value.split("+")]
+        stems = [pathlib.Path(self.data.dir) / part for part in parts]
         return [
             (stem, existing(split, stem.with_name(f"{stem.name}.txt")))
             for stem in stems

@@ -342,6 +342,11 @@ def _training_error(error: RuntimeError, size: int) -> Exception:
             f"data.train: expected lines of at most {_LONGEST:,} bytes to train "
             "sentencepiece, which skips longer ones, got none; give sentences"
         )
+    if "all_chars_count" in message:
+        return UserError(
+            "data.train: expected lines of text to train sentencepiece, got nothing "
+            "but spaces; give sentences"
+        )
     if "insert_id(" in message:
         least = len(SPECIAL) + 1
         return UserError(
@@ -350,7 +355,8 @@ def _training_error(error: RuntimeError, size: int) -> Exception:
         )
     if needed := re.search(r"required_chars\. \d+ vs (\d+)", message):
         return UserError(
-            f"tokenizer.vocab_size: expected at least {needed[1]}, the characters of "
-            f"the training text, got {size}; set it to more than {needed[1]}"
+            f"tokenizer.vocab_size: expected at least {needed[1]}, one for each "
+            "character of the training text, special piece and symbol, got "
+            f"{size}; set it to {needed[1]} or more"
         )
     return error

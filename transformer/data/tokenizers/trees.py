@@ -93,7 +93,7 @@ class TreeTokenizer:
 
     def constraint(self) -> grammars.Grammar:
         """Return the grammar of the trees that can be written."""
-        from transformer.decode import grammars  # loads jax, which data do not need
+        from transformer.decode import grammars  # loads jax, which data does not need
 
         return grammars.of_symbols(self.form, self.symbols)
 
