@@ -45,8 +45,8 @@ class EnsembleTranslator(Translator):
         self._search = BatchSearch(self.settings, together, self.mesh)
 
     @functools.cached_property
-    def _variables(self) -> Any:
-        return tuple(member._variables for member in self.members)
+    def variables(self) -> Any:
+        return tuple(member.variables for member in self.members)
 
     @property
     def _limits(self) -> tuple[int, int]:

@@ -267,7 +267,7 @@ def _report(
         listed = ", ".join(f"{step:,}" for step in steps)
         log(f"--- {split}, average of {len(steps)} checkpoints: steps {listed}")
     log(f"perplexity {measured['perplexity']:.3f} per token")
-    if settings.tokenizer.kind == "bytes":
+    if settings.tokenizer.kind == "bytes" and settings.tokenizer.target_kind == "same":
         log(f"{measured['nll'] / math.log(2):.4f} bits per byte")
     if "repairs" in measured:
         kinds = ", ".join(f"{n:,} x {kind}" for kind, n in measured["repairs"].items())

@@ -87,7 +87,8 @@ class Translator:
         self._search = BatchSearch(self.settings, self.model, self.mesh)
 
     @functools.cached_property
-    def _variables(self) -> Any:
+    def variables(self) -> Any:
+        """What a search reads, see ``models.search_variables``."""
         return _search_variables(self.model, self.params)
 
     def _spread(self, rows: np.ndarray) -> jax.Array:
@@ -192,7 +193,7 @@ class Translator:
                 [constraint.count(lines[row]) for row in rows] if constraint else ()
             )
             found = self._search(
-                *(self._variables, group.padded(sequences), numbers, how),
+                *(self.variables, group.padded(sequences), numbers, how),
                 *(constraint, counts),
                 prefix=demands.padded([beginnings[row] for row in rows], group.height),
             )

@@ -202,6 +202,15 @@ def test_it_is_trained_with_the_given_rates_of_dropout(place):
     assert found.model.d_model == it.model.d_model != given.model.d_model
 
 
+@pytest.mark.parametrize("source", ["trees", "vectors"])
+def test_a_configuration_without_pairs_of_texts_is_refused(place, source):
+    keys = {"data.source": source, "tokenizer.joint": False, "model.tying": "two"}
+    keys |= {"tokenizer.target_kind": "tagged"} if source == "trees" else {}
+    paths = {"source": "a.marian", "target": "b.marian"}
+    with pytest.raises(UserError, match=f"expected pairs of texts .* = {source}; ch"):
+        settings_of(huggingface.load(place), "x", paths, base(**keys))
+
+
 # ---- what is refused -----------------------------------------------------------------
 
 
@@ -230,6 +239,16 @@ def only_a_pickle(place: Path) -> None:
 def halve(arrays: dict[str, np.ndarray]) -> None:
     name = "model.decoder.layers.0.fc1.weight"
     arrays[name] = arrays[name][:7]
+
+
+def with_prefix(arrays: dict[str, np.ndarray]) -> None:
+    for name in [*arrays]:
+        arrays[f"module.{name}"] = arrays.pop(name)
+
+
+def one_number(arrays: dict[str, np.ndarray]) -> None:
+    arrays["model.shared.weight"] = np.zeros((), np.float32)
+    arrays.pop("final_logits_bias", None)
 
 
 def few_of_two_billion_rows(place: Path) -> None:
@@ -360,6 +379,14 @@ BAD: dict[str, tuple[Any, str]] = {
         lambda p: (p / "generation_config.json").write_text('{"num_beams": 2.5}'),
         "generation_config.json: expected a whole number above 0 for num_beams, got 2",
     ),
+    "other names": (
+        lambda p: change_arrays(p, with_prefix),
+        "the arrays of a MarianMTModel, got module.",
+    ),
+    "one number": (
+        lambda p: change_arrays(p, one_number),
+        r"an array for source_embedding of shape \(\d+, \d+\), got \(\)",
+    ),
     "two tables": (
         lambda p: change_arrays(
             p, lambda x: x.update({"lm_head.weight": x["model.shared.weight"] + 1})
@@ -408,6 +435,29 @@ def test_a_search_that_is_not_had_here_is_told(tmp_path):
     told = [line for line in said if "its search" in line]
     line = "its search has no_repeat_ngram_size 3, searches here do not"
     assert told == [f"{place}: {line}"]
+
+
+@pytest.mark.parametrize(
+    "key, neutral, other",
+    [
+        ("bad_words_ids", [[7]], [[7], [9]]),
+        ("bad_words_ids", None, [[9]]),
+        ("suppress_tokens", [], [9]),
+        ("min_new_tokens", 0, 5),
+        ("num_beam_groups", 1, 2),
+        ("forced_bos_token_id", None, 7),
+    ],
+)
+def test_what_a_search_must_not_write_is_told_unless_it_is_the_padding(
+    tmp_path, key, neutral, other
+):
+    place = case.write_folder(values("committed", "marian_values"), tmp_path / "theirs")
+    pad = json.loads((place / "config.json").read_text())["pad_token_id"]
+    neutral = [[pad]] if neutral == [[7]] else neutral
+    for value, unused in ((neutral, {}), (other, {key: other})):
+        search = json.dumps({key: value})
+        (place / "generation_config.json").write_text(search)
+        assert huggingface.load(place).unused == unused
 
 
 def test_two_lists_of_pieces_are_refused(tmp_path):
@@ -492,6 +542,7 @@ BAD_NPZ: dict[str, tuple[dict[str, Any], str]] = {
         {"transformer-ffn-activation": "gelu"},
         "transformer-ffn-activation of relu, swish, got gelu",
     ),
+    "no norm": ({"transformer-postprocess": "da"}, "expected transformer-postproc"),
     "direction": ({"right-left": True}, "expected right-left: false, got True"),
     "nested": ({"comment": [[[[[]]]]]}, "got nested ones or an alias"),
     "alias": ({"a": (one := ["x"]), "b": one}, "got nested ones or an alias"),
@@ -518,6 +569,14 @@ def test_arrays_of_marian_that_are_no_numbers_are_refused(array, tmp_path):
     with np.load(path) as file:
         np.savez(path, **{**file, "encoder_l1_ffn_b1": array})
     with pytest.raises(UserError, match="expected numbers in encoder_l1_ffn_b1, got"):
+        marian.load(path)
+
+
+def test_a_table_of_marian_that_is_one_number_is_refused(tmp_path):
+    path = npz(tmp_path / "theirs")
+    with np.load(path) as file:
+        np.savez(path, **{**file, "Wemb": np.float32(1)})
+    with pytest.raises(UserError, match=r"source_embedding of shape .*, got \(\)"):
         marian.load(path)
 
 

@@ -124,8 +124,25 @@ def test_results_tell_what_was_measured(trained):
         assert found[name] == getattr(usual, name)
 
 
-@pytest.mark.parametrize("kind, bits", [("bytes", 1), ("sentencepiece", 0)])
-def test_the_perplexity_of_bytes_is_told_in_bits_too(kind, bits):
+@pytest.mark.parametrize(
+    "keys, bits",
+    [
+        ({"tokenizer.kind": "bytes"}, 1),
+        ({"tokenizer.kind": "sentencepiece"}, 0),
+        (
+            {
+                "tokenizer.kind": "bytes",
+                "tokenizer.target_kind": "tagged",
+                "tokenizer.joint": False,
+                "model.tying": "two",
+                "data.source": "trees",
+            },
+            0,
+        ),
+    ],
+    ids=["bytes", "pieces", "trees"],
+)
+def test_the_perplexity_of_bytes_is_told_in_bits_too(keys, bits):
     lines: list[str] = []
     measured: dict[str, Any] = {
         "perplexity": 8.0,
@@ -134,7 +151,7 @@ def test_the_perplexity_of_bytes_is_told_in_bits_too(kind, bits):
         "bleu": {},
     }
     measured |= dict.fromkeys(chrf_ter.BESIDE, {"value": 1.0, "signature": "x"})
-    settings = base(**{"tokenizer.kind": kind})
+    settings = base(**keys)
     evaluation._report("last", 40, "test", settings, measured, lines.append)
     assert lines[1] == "perplexity 8.000 per token"
     assert lines.count("3.0000 bits per byte") == bits

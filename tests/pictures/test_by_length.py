@@ -55,7 +55,18 @@ def test_a_bin_is_scored_as_a_corpus_and_the_last_one_has_no_end(runs):
     assert found.scores["poor"] == [score(POOR, rows) for rows in bins]
     assert found.scores["good"][0] == pytest.approx(100)
     assert found.scores["good"][1] < found.scores["poor"][1] == pytest.approx(100)
-    assert "tok:13a" in found.signature and "lines" not in found.signature
+    assert "tok:13a" in found.signature and "order:4" in found.signature
+    assert "lines" not in found.signature
+
+
+def test_bleu_of_all_bins_has_the_order_of_the_shortest(tmp_path):
+    rows = [("a", "x", "x"), ("a b c d", "u v w x", "u v x w")]
+    sentences = [{"source": s, "reference": r, "last": x} for s, r, x in rows]
+    folder = write(tmp_path / "short", GOOD, {"sentences": sentences})
+    found = by_length.by_length([folder], [1], "13a")
+    # By single words both are right; with 2-grams the second would have less.
+    assert found.scores["short"] == pytest.approx([100, 100])
+    assert found.signature.endswith("|order:1")
 
 
 def test_pieces_are_joined_before_words_are_counted(tmp_path):

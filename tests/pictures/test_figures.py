@@ -230,6 +230,15 @@ def test_a_picture_is_what_its_form_says():
         assert picture.file(form) == picture.file(form), "the same again"
 
 
+def test_characters_that_the_font_lacks_are_told_in_one_line(capsys):
+    picture = plots.bars("\u4f60\u597d", ["a", "\u4f60"], "p", {"x": [0.1, 0.9]})
+    assert "\u4f60\u597d" in picture.svg()
+    assert capsys.readouterr().err == ""
+    picture.file("png")
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "lacks \u4f60 \u597d, drawn as boxes" in said
+
+
 def test_pictures_name_what_they_show(tmp_path):
     run = write_metrics(
         tmp_path / "my_$run$",
@@ -281,6 +290,10 @@ def test_the_command_draws_each_kind(trained, capsys):
         ),
         (["--what=schedule", "--output=a.png", "--warmup=1e3"], "got 1e3; change it"),
         (["--what=curves", "--output=a.png"], "expected --workdir; add it"),
+        (
+            ["--what=curves", "--output=a.png", "--workdir=a,./a"],
+            "--workdir: expected each folder once, got a,./a",
+        ),
         (["--what=embeddings", "--output=a.png"], "expected --workdir; add it"),
         (
             ["--what=embeddings", "--output=a.png", "--workdir=a,b"],

@@ -156,6 +156,18 @@ def test_a_word_is_all_its_pieces_and_must_be_there(translator, monkeypatch):
         viewer.word_picture(encoder, "dog")
 
 
+@pytest.mark.parametrize(
+    "labels, words, spelt",
+    [
+        (["a", "\u2026", "b"], [0, 1, 2], ["a", "\u2026", "b"]),
+        (["\u2026\u2026", "\u2026x\u2026", "\u2026y"], [0, 0, 0], ["\u2026xy"] * 3),
+        (["\u2423\u2026", "\u2026x", "<eos>"], [0, 0, -1], ["x", "x", ""]),
+    ],
+)
+def test_a_word_may_be_written_as_labels_mark_pieces(labels, words, spelt):
+    assert viewer._spelt(labels, words) == spelt
+
+
 def test_statistics_of_a_file_are_those_of_its_sentences(translator):
     sources, targets = [SOURCE, "", "a cat"], [TARGET, "the", "the cat"]
     measured = head_statistics.statistics(translator, sources, targets)

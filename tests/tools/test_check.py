@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from support.cases import leave
 from support.checks import SOUND, changed
+from support.configs import base
 from support.models import draw_params
 from support.paths import PROGRAMS, TESTS
 
@@ -76,6 +77,13 @@ def test_a_model_that_reads_vectors_is_given_vectors():
 def test_a_vocabulary_without_tokens_is_refused():
     with pytest.raises(UserError, match="above 4, the special ids, got 4"):
         check.subject(None, changed(SOUND, vocab_size=4))
+
+
+def test_the_vocabulary_of_bytes_is_known_without_data():
+    keys = {"tokenizer.kind": "bytes", "tokenizer.vocab_size": 0}
+    for rows, expected in ((0, 4 + 256), (264, 264)):
+        settings = base(**keys, **{"model.vocab_size": rows})
+        assert models.configured_vocabulary(settings) == expected
 
 
 # A program once compiled for a model does not see what is broken later, so each broken

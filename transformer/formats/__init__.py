@@ -6,7 +6,8 @@ from types import ModuleType
 
 from transformer.formats import ctranslate2, huggingface, marian
 
-# One with ``load`` can be imported, one with ``save`` exported; see ``incoming``.
+# One with ``load`` can be imported once ``incoming.format_of`` recognises its files,
+# one with ``save`` exported once ``--to`` of ``transformer export`` has its name.
 FORMATS: dict[str, ModuleType] = {
     "huggingface": huggingface,
     "marian": marian,

@@ -60,6 +60,11 @@ _NEUTRAL: dict[str, Any] = {
     "repetition_penalty": 1.0,
     "diversity_penalty": 0.0,
     "min_length": 0,
+    "min_new_tokens": 0,
+    "num_beam_groups": 1,
+    "suppress_tokens": [],
+    "begin_suppress_tokens": [],
+    "bad_words_ids": [],
     "forced_bos_token_id": None,
     "do_sample": False,
 }
@@ -98,7 +103,7 @@ def load(folder: Path) -> Foreign:
     pieces = rest_of(numbers, str(folder / "vocab.json"))
     _check_numbers(folder, settings, numbers)
     model = _keys(place, settings, stored)
-    arrays = _named(folder, model, stored)
+    arrays = _named(folder, model, stored, len(numbers))
     check(folder, model, arrays, len(numbers))
     vocabulary, digests = marian_vocabulary(folder, pieces)
     search, unused = _search(folder, settings)
@@ -237,9 +242,12 @@ _TABLES = ("encoder.embed_tokens", "decoder.embed_tokens", "shared")
 
 
 def _named(
-    folder: Path, c: config.Transformer, stored: Mapping[str, np.ndarray]
+    folder: Path, c: config.Transformer, stored: Mapping[str, np.ndarray], size: int
 ) -> dict[Name, np.ndarray]:
-    """Return the arrays of a file by the parameter that each is, matrices (I, O)."""
+    """Return the arrays of a file by the parameter that each is, matrices (I, O).
+
+    ``size``: pieces, the rows of a table.
+    """
     left, found = dict(stored), {}
     aliases = [f"model.{table}.weight" for table in _TABLES] + ["lm_head.weight"]
     tables = {name: left.pop(name) for name in aliases if name in left}
@@ -264,7 +272,7 @@ def _named(
         refuse(folder, "one table where config.json ties them", "several")
     if "output_bias" not in [name.ours for name in found]:
         bias = next(name for name in names(c) if name.ours == "output_bias")
-        found[bias] = np.zeros(len(next(iter(found.values()))), np.float32)
+        found[bias] = np.zeros(size, np.float32)
     rest = [x for x in left if not x.endswith("embed_positions.weight")]
     if rest:
         refuse(folder, "the arrays of a MarianMTModel", f"{sorted(rest)[0]} too")
@@ -294,8 +302,11 @@ def _search(
         "beam": beam(place("num_beams"), given, "num_beams", 1),
         "alpha": exponent(place("length_penalty"), given, "length_penalty"),
     }
-    unused = {key: given.get(key, value) for key, value in _NEUTRAL.items()}
-    return used, {k: v for k, v in unused.items() if v not in (_NEUTRAL[k], None)}
+    # No search here writes <pad>, which a usual configuration forbids.
+    neutral: dict[str, tuple[Any, ...]] = {k: (v, None) for k, v in _NEUTRAL.items()}
+    neutral["bad_words_ids"] += ([[given.get("pad_token_id")]],)
+    kept = {k: given[k] for k in neutral if k in given and given[k] not in neutral[k]}
+    return used, kept
 
 
 def _languages(folder: Path) -> dict[str, str]:

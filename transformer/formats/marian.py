@@ -196,7 +196,7 @@ def _keys(
     if not isinstance(name, str) or name not in _ACTIVATIONS:
         wanted = ", ".join(_ACTIVATIONS)
         refuse(path, f"transformer-ffn-activation of {wanted}", name)
-    if settings.get("transformer-postprocess", "dan") not in ("dan", "da", "an"):
+    if settings.get("transformer-postprocess", "dan") not in ("dan", "an"):
         got = settings["transformer-postprocess"]
         refuse(path, "transformer-postprocess: dan", got)
     if not settings.get("tied-embeddings-all"):
@@ -229,7 +229,7 @@ def _named(
         array = np.asarray(array, np.float32)
         if not (name.turned or name.width == 1):
             array = array.reshape(-1)
-        if name.rows is not None:
+        if name.rows is not None and array.ndim:
             array = np.concatenate([array, np.zeros_like(array[:1])])
         found[name] = array
     rest = [name for name in left if not name.startswith("special:")]

@@ -119,6 +119,11 @@ def settings_of(
         # Room for one batch of the longest pairs.
         rows = values["batch"]["multiple"]
         values["batch"]["tokens"] = max(values["batch"]["tokens"], rows * it.longest)
+    elif given.data.source in ("trees", "vectors"):
+        raise config.UserError(
+            "--config: expected pairs of texts to train an imported model on, got "
+            f"data.source = {given.data.source}; choose another configuration"
+        )
     else:
         values = dataclasses.asdict(given)
         values["model"] = dataclasses.asdict(it.model)

@@ -88,6 +88,7 @@ def corpus_bleu(
     references: Sequence[Sequence[str]],
     variant: str,
     language: str,
+    order: int | None = None,
 ) -> BleuScore:
     """Compute BLEU = BP * exp(mean over n of log p_n) of a corpus.
 
@@ -106,6 +107,7 @@ def corpus_bleu(
       language: of the text, "en", "de", "fr" or another code, for the Moses tokeniser:
         apostrophes and abbreviations. For a language whose abbreviations it does not
         know, Moses uses the English ones.
+      order: highest n; None = as above.
 
     Returns:
       The score.
@@ -119,7 +121,7 @@ def corpus_bleu(
         check_counts(hypotheses, one_set)
     prepare, label = preparation(variant, language)
     prepared = [[prepare(line) for line in one_set] for one_set in references]
-    order = order_of(variant, prepared)
+    order = order or order_of(variant, prepared)
     metric = metric_of(variant, order)
     result = metric.corpus_score([prepare(line) for line in hypotheses], prepared)
     signature = str(metric.get_signature()).replace("tok:none", f"tok:{label}")
@@ -253,6 +255,18 @@ def preparation(variant: str, language: str) -> tuple[Callable[[str], str], str]
         lambda line: split_compounds(tokenize(plain(line))),
         f"punctuation+{label}+compounds",
     )
+
+
+def common_order(parts: Sequence[Sequence[str]], variant: str, language: str) -> int:
+    """Return the highest order of n-grams that ``corpus_bleu`` has for all parts.
+
+    Args:
+      parts: the references of each.
+      variant: as for ``corpus_bleu``.
+      language: as for ``corpus_bleu``.
+    """
+    prepare, _ = preparation(variant, language)
+    return min(order_of(variant, [[*map(prepare, lines)]]) for lines in parts)
 
 
 def order_of(variant: str, references: Sequence[Sequence[str]]) -> int:

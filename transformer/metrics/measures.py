@@ -100,10 +100,26 @@ def score(
     variant: str | None = None,
 ) -> Score:
     """Score outputs by one variant of the measure; see ``variant_of``."""
+    return score_parts(data, [hypotheses], [references], variant)[0]
+
+
+def score_parts(
+    data: config.Data,
+    hypotheses: Sequence[Sequence[str]],
+    references: Sequence[Sequence[str]],
+    variant: str | None = None,
+) -> list[Score]:
+    """Score parts of the outputs so that their scores compare.
+
+    BLEU of all parts has the same order of n-grams; see ``score``.
+    """
     chosen, language = variant_of(data, variant), data.target_language
+    pairs = zip(hypotheses, references, strict=True)
     if chosen in bleu.VARIANTS:  # the others would be computed for nothing
-        return bleu.corpus_bleu(hypotheses, [references], chosen, language)
-    return measure_of(data)(hypotheses, references, language)[chosen]
+        order = bleu.common_order(references, chosen, language)
+        return [bleu.corpus_bleu(x, [y], chosen, language, order) for x, y in pairs]
+    measure = measure_of(data)
+    return [measure(x, y, language)[chosen] for x, y in pairs]
 
 
 def exact_match(

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from transformer import config
 from transformer.config import Config
+from transformer.data.tokenizers.utf8 import Bytes
 from transformer.decode import ensemble
 from transformer.ids import EOS
 from transformer.models import bytenet, convs2s, rnn, stacks, transformer
@@ -262,6 +263,8 @@ def configured_vocabulary(settings: Config) -> int:
         for tokens other than the special ones.
     """
     size = settings.model.vocab_size or settings.tokenizer.vocab_size
+    if settings.tokenizer.kind == "bytes" and not size:
+        return Bytes.size
     if size <= EOS + 1:
         raise config.UserError(
             f"expected model.vocab_size or tokenizer.vocab_size above {EOS + 1}, the "

@@ -27,8 +27,7 @@ class Bins(NamedTuple):
       counts: their sentences.
       measure: "BLEU", "F1", "WER", "PER", or "exact, %".
       scores: by that measure in each bin, by run.
-      signature: of the scores, without the n-gram order and the numbers of lines and
-        symbols, or what is exact.
+      signature: of the scores, without the numbers of lines and symbols; "" for exact.
       checkpoints: which parameters of each run were measured.
     """
 
@@ -88,9 +87,7 @@ def by_length(
     scores: dict[str, list[float]] = {}
     signature = ""
     for name, run in zip(folder.names(workdirs), runs, strict=True):
-        found = [_score(run, inside, variant) for inside in rows.values()]
-        scores[name] = [value for value, _ in found]
-        signature = re.split("[|](order|symbols|lines):", found[0][1])[0]
+        scores[name], signature = _scores(run, [*rows.values()], variant)
     if variant == EXACT:
         measure = "exact, %"
     else:
@@ -131,17 +128,20 @@ def _words(run: Measured, source: str) -> int:
     return sum(not piece.endswith("@@") for piece in pieces)
 
 
-def _score(
-    run: Measured, rows: Sequence[int], variant: str | None
-) -> tuple[float, str]:
-    """Return the score of some sentences, and its signature."""
-    translations = [run.translations[row] for row in rows]
-    references = [run.references[row] for row in rows]
+def _scores(
+    run: Measured, bins: Sequence[Sequence[int]], variant: str | None
+) -> tuple[list[float], str]:
+    """Return the scores of the sentences in each bin, and their signature."""
+    data = run.settings.data
+    translations = [[run.translations[row] for row in rows] for rows in bins]
+    references = [[run.references[row] for row in rows] for rows in bins]
     if variant == EXACT:
-        share = measures.exact_match(run.settings.data, translations, references)
-        return 100 * share, "words equal to the reference"
-    score = measures.score(run.settings.data, translations, references, variant)
-    return score.value, score.signature
+        pairs = zip(translations, references, strict=True)
+        shares = [100 * measures.exact_match(data, *pair) for pair in pairs]
+        return shares, ""
+    scores = measures.score_parts(data, translations, references, variant)
+    signature = re.split("[|](symbols|lines):", scores[0].signature)[0]
+    return [score.value for score in scores], signature
 
 
 def _label(edges: Sequence[int], number: int) -> str:
@@ -170,10 +170,12 @@ def table(bins: Bins) -> Table:
         "average": "averaged checkpoints",
     }
     used = ", ".join(f"{name}: {kinds[one]}" for name, one in bins.checkpoints.items())
+    what = f"{bins.measure} of all sentences in a bin together, {bins.signature}"
+    if not bins.signature:
+        what = "Share of a bin's sentences that are translated exactly, in percent"
     note = (
-        f"{bins.measure} of all sentences in a bin together, {bins.signature}; words "
-        "are separated by white space, after pieces of segmented text are joined. "
-        f"Checkpoints: {used}."
+        f"{what}; words are separated by white space, after pieces of segmented text "
+        f"are joined. Checkpoints: {used}."
     )
     return Table(f"{bins.measure} by the length of the source", columns, rows, note)
 

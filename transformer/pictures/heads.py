@@ -362,7 +362,14 @@ def word_picture(maps: Maps, word: str) -> plots.Picture:
 def _spelt(labels: Sequence[str], words: Sequence[int]) -> list[str]:
     """Return the full word of each position, "" for special ids."""
     full: dict[int, str] = {-1: ""}
-    for label, word in zip(labels, words, strict=True):
-        if word >= 0:
-            full[word] = full.get(word, "") + label.strip("\u2026\u2423")
+    for i, (label, word) in enumerate(zip(labels, words, strict=True)):
+        if word < 0:
+            continue
+        # What ``Tokenizer.labels`` put where pieces meet; a text may have these, too.
+        if word in full:
+            label = label.removeprefix("\u2026")
+        if word in words[i + 1 : i + 2]:
+            label = label.removesuffix("\u2026")
+            label = "" if label == "\u2423" else label  # a piece of a space alone
+        full[word] = full.get(word, "") + label
     return [full[word] for word in words]

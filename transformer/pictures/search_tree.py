@@ -90,7 +90,7 @@ def trace(translator: Translator, source: str, **search: Any) -> SearchTree:
         raise UserError("--source: expected a sentence, got none; write one")
     (source_ids,) = translator.source_ids([source])
     limit = len(source_ids) - 1 + translator.settings.decode.extra_tokens
-    variables = _search_variables(translator.model, translator.params)
+    variables = translator.variables
     ids = jnp.array([source_ids])
     check = fitting.SearchCheck(
         translator.settings, translator.model, settings, 1, len(source_ids), limit
@@ -106,9 +106,6 @@ def trace(translator: Translator, source: str, **search: Any) -> SearchTree:
         check.compiled(_record.lower(*arguments).compile())
         record = jax.device_get(_record(*arguments))
     return _Reader(settings).read(jax.tree.map(lambda x: x[0], record))
-
-
-_search_variables = jax.jit(models.search_variables, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))

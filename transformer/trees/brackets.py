@@ -185,7 +185,7 @@ class _Reader:
 
     def _refuse(self, expected: str, got: str) -> None:
         place = f"{self.name}, line {self.line}" if self.line else self.name
-        raise UserError(f"{place}: expected {expected}, got {got}; correct the file")
+        raise UserError(f"{place}: expected {expected}, got {got}; correct it")
 
 
 def write(tree: Tree) -> str:

@@ -65,10 +65,6 @@ def _by_length(values: flags.FlagValues) -> int:
             f"--edges: expected ascending numbers such as 10,20; got {values.edges}; "
             "change it"
         )
-    if len({place.resolve() for place in workdirs}) < len(workdirs):
-        raise UserError(
-            f"--workdir: expected each folder once, got {values.workdir}; change it"
-        )
     from transformer.pictures import by_length
 
     content, table = by_length.show(workdirs, form, edges, values.variant)
@@ -105,7 +101,12 @@ def _even_width(values: flags.FlagValues) -> int:
 def _folders(values: flags.FlagValues) -> list[Path]:
     if values.workdir is None:
         raise UserError(f"plot --what={values.what}: expected --workdir; add it")
-    return folders(values.workdir, "workdir")
+    found = folders(values.workdir, "workdir")
+    if len({place.resolve() for place in found}) < len(found):
+        raise UserError(
+            f"--workdir: expected each folder once, got {values.workdir}; change it"
+        )
+    return found
 
 
 def _loaded(values: flags.FlagValues) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -89,10 +90,37 @@ class Picture(NamedTuple):
 
         metadata: Any = dict.fromkeys(nothing)
         settings = _SETTINGS | {"text.parse_math": self.mathematics}
-        with matplotlib.rc_context(settings):
+        with (
+            matplotlib.rc_context(settings),
+            warnings.catch_warnings(record=True) as caught,
+        ):
+            warnings.simplefilter("always")
             figure = Figure(figsize=(self.width, self.height))
             self.paint(figure)
             figure.savefig(file, format=form, metadata=metadata, **options)
+        _pass_on(caught, form)
+
+
+def _pass_on(caught: Sequence[warnings.WarningMessage], form: str) -> None:
+    """Show warnings, one line for all characters that the font lacks.
+
+    In SVG the reader's fonts draw the text; there the font only measures it.
+    """
+    absent = []
+    for one in caught:
+        if found := re.match(r"Glyph (\d+) .* missing from font", str(one.message)):
+            absent.append(chr(int(found[1])))
+        else:
+            warnings.warn_explicit(
+                one.message, one.category, one.filename, one.lineno, source=one.source
+            )
+    if absent and form != "svg":
+        from transformer.trained import complain  # loads jax
+
+        complain(
+            f"the picture's font lacks {' '.join(dict.fromkeys(absent))}, drawn as "
+            "boxes; write a .svg, which is shown with the fonts of its reader"
+        )
 
 
 def legend_height(names: int, columns: int) -> float:
