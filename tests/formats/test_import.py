@@ -433,7 +433,7 @@ def test_a_search_that_is_not_had_here_is_told(tmp_path):
     workdir.mkdir()
     import_model(place, workdir, log=said.append)
     told = [line for line in said if "its search" in line]
-    line = "its search has no_repeat_ngram_size 3, searches here do not"
+    line = "its search sets no_repeat_ngram_size = 3, which is ignored here"
     assert told == [f"{place}: {line}"]
 
 

@@ -65,7 +65,7 @@ def import_model(
         checkpoints.save(0, state, _metadata(settings, it, given is None))
     folder.write_settings(workdir, settings)  # last: with it the folder is a run
     for key, value in it.unused.items():
-        log(f"{source}: its search has {key} {value!r}, searches here do not")
+        log(f"{source}: its search sets {key} = {value!r}, which is ignored here")
     count = sum(array.size for array in jax.tree.leaves(params))
     log(
         f"imported {source}: {it.model.layers} + {it.model.depth} layers, d_model "

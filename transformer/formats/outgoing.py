@@ -18,7 +18,7 @@ from transformer.translate import Translator
 
 @dataclasses.dataclass(frozen=True)
 class Outgoing:
-    """A model with all its choices expressed in its numbers.
+    """A model whose configuration is folded into its arrays.
 
     Attributes:
       model: its keys.

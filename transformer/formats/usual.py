@@ -1,4 +1,4 @@
-"""The configuration of an imported model: what its files do not say."""
+"""The configuration of an imported model: defaults for what its files leave open."""
 
 from __future__ import annotations
 
