@@ -8,15 +8,15 @@ is evaluated, too.
     transformer train --config=experiments/table3.py:A_h1 --workdir=runs/A_h1
 
 Nineteen rows are not in the table. The paper argues against ``no_positions`` and
-``unscaled``. ``additive_score`` and ``general_score`` are of the kind that its comment
-on rows (B) has hopes for. The paper reports no result for ten: ``window``, the
-restricted self-attention of section 4; ``no_attention_bias``; ``pre_norm``,
-``attention_dropout`` and ``relu_dropout``, each alone, from the authors' later code
-(tensor2tensor, ``transformer_base_v2``); positions by distance, ``relative`` (Shaw et
-al., who measured 25.8 BLEU here, as with sinusoids), ``disentangled`` (He et al.,
-DeBERTa, in the encoder), ``rotary`` and ``alibi``; and ``r_drop`` (Liang et al.). The
-other five are what the authors' first public code did and the paper does not say, as in
-base.py:as_run, each alone: ``as_run_positions``, the form of the sinusoids;
+``unscaled``. ``additive_score`` and ``general_score`` are of the more sophisticated
+kind that its comment on rows (B) suggests may help. The paper reports no result for
+ten: ``window``, the restricted self-attention of section 4; ``no_attention_bias``;
+``pre_norm``, ``attention_dropout`` and ``relu_dropout``, each alone, from the authors'
+later code (tensor2tensor, ``transformer_base_v2``); positions by distance, ``relative``
+(Shaw et al., who measured 25.8 BLEU here, as with sinusoids), ``disentangled`` (He et
+al., DeBERTa, in the encoder), ``rotary`` and ``alibi``; and ``r_drop`` (Liang et al.).
+The other five are what the authors' first public code did and the paper does not say,
+as in base.py:as_run, each alone: ``as_run_positions``, the form of the sinusoids;
 ``as_run_smoothing``, over the other pieces; ``as_run_step``, one more in equation 3;
 ``as_run_target_space``, a vector added to the source; and ``as_run``, all four.
 

@@ -104,7 +104,7 @@ def test_the_paper_s_figure_stands_beside_its_own_test_set_only(tmp_path, capsys
 @pytest.mark.parametrize(
     "changes, wanted",
     [
-        ({"last": {"bleu": {}}}, "expected the key 'f1', which transformer evaluate"),
+        ({"last": {"bleu": {}}}, "b/results.json: expected the key 'f1', which transf"),
         ({"record": {"vocabulary_digest": "9"}}, "differ in vocabulary: 01234567"),
         ({"sentences": [{"source": "a", "reference": "b", "last": "c"}]}, "1,200 and"),
     ],

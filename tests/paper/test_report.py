@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from support.configs import experiment, rows_of
 from support.paths import ROOT
@@ -21,10 +22,11 @@ from transformer.cli import main as cli
 from transformer.config import Config, UserError
 from transformer.data.corpus import Corpus
 from transformer.metrics import bleu
-from transformer.paper import report, rows, runs, static
+from transformer.paper import report, rows, runs, static, statistics
 from transformer.paper.report import marks
+from transformer.paper.report.claims import against_base
 from transformer.paper.report.costs import operations, per_target_token
-from transformer.paper.report.study import Study
+from transformer.paper.report.study import Study, is_faithful
 from transformer.pictures import plots, tables
 from transformer.prepare import prepare
 from transformer.run.folder import write_settings
@@ -147,9 +149,10 @@ def test_figures_stand_beside_the_paper_s(small):
     base, one_head = line(table, "base"), line(table, "A_h1")
     assert base["seeds"] == "3" and base["changes"] == ""
     assert one_head["changes"] == "h = 1, d_k = 512, d_v = 512"
-    # Mean 5, deviation .02, t(.975; 2) = 4.303: -+ 4.303 * .02 / sqrt(3) = .0497.
+    # Of the logarithms: mean log 5, deviation .004, t(.975; 2) = 4.303:
+    # -+ 4.303 * .004 / sqrt(3) = .00994, 5 / 1.00999 = 4.951, 5 * 1.00999 = 5.050.
     assert base["PPL paper"] == "4.92" and base["PPL ours"] == "5.000 ± 0.020"
-    assert base["PPL 95 %"] == "4.950 to 5.050"
+    assert base["PPL 95 %"] == "4.951 to 5.050"
     assert "PPL ours - paper" not in base  # of a replica it says nothing
     assert one_head["PPL paper"] == "5.29"
     assert base["BLEU paper"] == "25.8" and one_head["BLEU paper"] == "24.9"
@@ -234,7 +237,29 @@ def test_a_row_that_only_a_test_of_its_own_decides_says_so(tmp_path):
     found = line(made(tmp_path)["rows against base"], "A_h1")
     # The smaller p of two counts twice: .0376 and .0752.
     assert found["PPL p"] == "0.038"
-    assert found["PPL verdict"] == "worse: confirmed, alone; of 2 rows p = 0.08"
+    assert found["PPL verdict"] == "worse: confirmed, alone; of 2 rows p = 0.075"
+
+
+def test_the_sentences_are_corrected_for_the_number_of_rows_too(tmp_path, monkeypatch):
+    finished, _ = runs.find(study(tmp_path, {**SMALL, "B_dk32": SMALL["A_h1"]}))
+    unsure = statistics.OverSentences(9.0, np.zeros(2))
+    monkeypatch.setattr(statistics.OverSentences, "p", 0.03)
+    monkeypatch.setattr(Study, "sentences", lambda *_: unsure)
+    found = line(against_base(Study(finished)), "A_h1")
+    assert found["BLEU p, seeds"] == "<0.001" and found["BLEU p, sentences"] == "0.030"
+    assert found["BLEU verdict"] == "worse: confirmed, alone; of 2 rows p = 0.060"
+
+
+def test_an_interval_of_perplexity_is_positive_whatever_one_seed_did(tmp_path):
+    values = [2.0, 2.1, 900.0]
+    finished, _ = runs.find(study(tmp_path, {"C_N8": (values, 4)}))
+    found = Study(finished).summary("C_N8", "perplexity")
+    assert found.mean == pytest.approx(math.prod(values) ** (1 / 3))
+    assert 0 < found.low < found.mean < found.high
+    assert found.mean**2 == pytest.approx(found.low * found.high)
+    # As the test over seeds compares them: t(.975; 2) = 4.303.
+    error = np.std(np.log(values), ddof=1) / 3**0.5
+    assert math.log(found.high / found.mean) == pytest.approx(4.3027 * error, rel=1e-4)
 
 
 def test_a_claim_of_two_comparisons_is_refuted_at_half_the_level(tmp_path):
@@ -345,6 +370,36 @@ def test_where_the_paper_measured_its_figures_are_compared(tmp_path):
     assert found["PPL verdict"] == "reached: confirmed"
     assert (found["BLEU paper"], found["BLEU p, sentences"]) == ("25.8", "")
     assert found["BLEU verdict"] == "reached: confirmed"  # the lines are made up
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("data.train", "train[:1%]"),
+        ("data.train_pairs", 1000),
+        ("batch.tokens", 2048),
+        ("optimizer.warmup", 400),
+        ("optimizer.scale", 2.0),
+    ],
+)
+def test_another_recipe_is_not_as_in_the_paper(tmp_path, key, value):
+    write(tmp_path / "runs", settings_of("base", 0, on="", **{key: value}), 4.9, 3)
+    ((run,), _) = runs.find(tmp_path)
+    assert not is_faithful(run) and [key] == [x.split()[0] for x in run.departures]
+
+
+def test_other_data_of_tfds_are_not_the_paper_s(tmp_path):
+    changes = {"data.name": "wmt19_translate/de-en"}
+    write(tmp_path / "runs", settings_of("base", 0, on="", **changes), 4.9, 3)
+    ((run,), _) = runs.find(tmp_path)
+    assert not is_faithful(run)
+
+
+def test_rows_are_measured_by_bleu_or_error_rates(tmp_path):
+    settings = settings_of("base", 0, **{"data.measure": "f1"})
+    write(tmp_path / "runs", settings, 4.9, 3)
+    with pytest.raises(UserError, match="= bleu or errors of a row, got f1"):
+        runs.find(tmp_path)
 
 
 def test_a_folder_called_like_the_paper_s_data_holds_other_data(tmp_path):
@@ -758,9 +813,10 @@ def test_html_is_one_file_that_loads_nothing(small, tmp_path):
 def test_pictures_have_the_paper_s_marks_where_our_base_is(small):
     finished, _ = runs.find(small)
     study = Study(finished)
-    assert marks._place_paper(study, "base", "perplexity") == pytest.approx(5.0)
+    ours = math.prod(SMALL["base"][0]) ** (1 / 3)  # the geometric mean
+    assert marks._place_paper(study, "base", "perplexity") == pytest.approx(ours)
     place = marks._place_paper(study, "A_h1", "perplexity")
-    assert place == pytest.approx(5.0 * 5.29 / 4.92)
+    assert place == pytest.approx(ours * 5.29 / 4.92)
     base = study.summary("base", "bleu").mean
     assert marks._place_paper(study, "A_h1", "bleu") == pytest.approx(base - 0.9)
 

@@ -241,6 +241,11 @@ OTHER = {"sources": [("u", "y")], "references": [("x", "v")], "lines": [("x", "y
         ({"sentences": "references"}, {}, "in the references of line 1: 'y' and 'v'"),
         ({"sentences": "lines"}, {}, "in their lines: 1 and 2; leave one of them out"),
         ({"last": {"perplexity": 2.0}}, {}, "b/results.json: expected the key 'bleu'"),
+        (
+            {"last": {"perplexity": 2.0}},
+            {"name": "a", "seed": 1},
+            "b/results.json: expected the key 'bleu'",
+        ),
         ({}, {"name": "a"}, "one run of a system with seed 0, got a and b; leave one"),
     ],
 )

@@ -14,6 +14,7 @@ from transformer.config import UserError
 from transformer.ids import EOS, PAD
 from transformer.nn.hardware import Hardware
 from transformer.parallel import memory as device_memory
+from transformer.run.signals import Terminated
 from transformer.tools import datasheets
 from transformer.tools.bench import clock, loop, memory, peaks, startup, table
 from transformer.tools.bench.made_up import ragged_sentences
@@ -132,6 +133,21 @@ def test_the_datasheet_s_peak_stands_beside_the_measured_one(monkeypatch):
     assert "operations/s in the datasheet" not in peaks.peaks("float32", 1e12)
 
 
+@pytest.mark.parametrize("units, operands", [(True, "bfloat16"), (False, "float32")])
+def test_the_peak_has_the_operands_that_products_have(monkeypatch, units, operands):
+    asked: list[str] = []
+
+    def peak(dtype: str, size: int, count: int) -> float:
+        asked.append(dtype)
+        return 1.0
+
+    monkeypatch.setattr(peaks, "matrix_peak", peak)
+    here = Hardware("cuda", (9, 0), bfloat16=units)
+    monkeypatch.setattr(peaks.hardware, "here", lambda: here)
+    peaks.peaks("bfloat16", 1.0)
+    assert asked == [operands]
+
+
 def test_datasheets_are_found_by_every_name():
     assert set(datasheets.TARGETS.values()) <= set(datasheets.DATASHEETS)
     assert datasheets.find("h200") is datasheets.find("NVIDIA H200")
@@ -172,6 +188,12 @@ def test_the_loop_is_that_of_training_and_its_shares_add_up(monkeypatch, capfd):
     idle = rows["share in which the device did, at most"]
     assert idle == max(0, min(waited, 1 - busy)) and 0 < waited < 1
     assert capfd.readouterr().out == ""
+
+
+def test_a_loop_that_is_stopped_measures_nothing(monkeypatch, tiny):
+    monkeypatch.setattr(loop, "train", lambda *_: None)  # as after SIGTERM
+    with pytest.raises(Terminated):
+        loop.measure_loop(tiny, 3)
 
 
 def test_a_feed_leaves_out_new_shapes_and_the_first_round(monkeypatch):

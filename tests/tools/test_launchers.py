@@ -50,6 +50,12 @@ def test_each_job_has_cores_of_its_own(tmp_path, unprepared):
     assert os.sched_getaffinity(0) == cores
 
 
+def test_where_no_process_is_bound_to_cores_all_share_them(monkeypatch):
+    for name in ("sched_getaffinity", "sched_setaffinity"):  # as on macOS
+        monkeypatch.delattr(os, name)
+    assert launchers.shares("cpu", 3) == [launchers.Share()] * 3
+
+
 def accelerators(monkeypatch, platform: str, count: int) -> None:
     monkeypatch.setattr(launchers, "_count_accelerators", lambda: (platform, count))
 

@@ -42,6 +42,17 @@ KEYS = {
 # The widths, which a smaller replica multiplies by its scale.
 WIDTHS = ("model.d_model", "model.d_ff", "model.d_k", "model.d_v")
 
+# What all rows have in common beside the values of ``BASE``: sections 5.1 and 5.3.
+SHARED: Mapping[str, Any] = MappingProxyType(
+    {
+        "data.train": "train",
+        "data.train_pairs": 0,
+        "batch.tokens": 25_000,
+        "optimizer.scale": 1.0,
+        "optimizer.warmup": 4000,
+    }
+)
+
 BASE: Mapping[str, Any] = MappingProxyType(
     {
         "layers": 6,

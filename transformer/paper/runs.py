@@ -15,7 +15,7 @@ import numpy as np
 from transformer import config
 from transformer.config import Config, UserError
 from transformer.metrics import measures
-from transformer.paper.rows import BASE, KEYS, TABLE3, WIDTHS, Measure
+from transformer.paper.rows import BASE, KEYS, SHARED, TABLE3, WIDTHS, Measure
 from transformer.run import folder as run_folder
 from transformer.run.history import read_metrics, validations
 from transformer.run.measured import Measured, digest
@@ -147,7 +147,7 @@ class Run:
         values = config.flatten(self.settings)
         return [
             f"{key} = {values.get(key)} instead of {printed}"
-            for key, printed in self.printed.items()
+            for key, printed in (self.printed | {**SHARED}).items()
             if values.get(key) != printed
         ]
 
@@ -265,6 +265,11 @@ def _open(folder: Path, root: Path) -> Run:
         raise UserError(
             f"{folder}: expected a run of experiments/table2.py or table3.py, got one "
             f"whose config.name is {settings.name!r}; report on another folder"
+        )
+    if settings.data.measure not in _VARIANTS:
+        raise UserError(
+            f"{folder}: expected data.measure = {' or '.join(_VARIANTS)} of a row, got "
+            f"{settings.data.measure}; report on another folder"
         )
     lines = read_metrics(folder)
     return Run(

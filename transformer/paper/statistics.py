@@ -2,7 +2,8 @@
 
 Two sources of chance are kept apart. *Seeds*: another run of the same row gives another
 value; Welch's t-test over runs. *Sentences*: another test set gives another BLEU; the
-paired bootstrap over sentences. A verdict on BLEU needs both.
+paired bootstrap over sentences. A verdict on the BLEU of two rows needs both; one on a
+printed BLEU, whose translations are not at hand, rests on seeds alone.
 """
 
 from __future__ import annotations
@@ -80,7 +81,11 @@ class Difference(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class OverSeeds:
-    """A difference of means over seeds; the error of a single seed is infinite."""
+    """A difference of means over seeds.
+
+    The error of a single seed is infinite. Where no seed differs from another it is 0,
+    and nothing can be tested.
+    """
 
     value: float
     error: float  # standard error of ``value``
@@ -88,15 +93,17 @@ class OverSeeds:
 
     @property
     def p(self) -> float:
-        """Welch's t-test."""
+        """Welch's t-test; nan where there is nothing to test by."""
         from scipy import stats
 
-        if self.error == 0:  # no seed differs from another
-            return float(self.value == 0)
+        if not 0 < self.error < math.inf:
+            return math.nan
         return float(2 * stats.t.sf(abs(self.value) / self.error, self.freedom))
 
     def interval(self, level: float) -> tuple[float, float]:
-        """Return ``value -+ t * error``."""
+        """Return ``value -+ t * error``, infinite ends where nothing can be tested."""
+        if self.error == 0:
+            return -math.inf, math.inf
         reach = _t((1 + level) / 2, self.freedom) * self.error
         return self.value - reach, self.value + reach
 

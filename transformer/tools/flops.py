@@ -117,9 +117,10 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
     attention)``, each a sum over positions; see Table 1 for the terms in n^2 d and
     n d^2. An additive score, ``tanh(..) . v``, has as many products as ``q . k``; a
     general one transforms each query first. Relative positions have 2 more in each
-    self-attention, of positions and 2 k + 1 labels, or 2 n of n positions if none is
-    clipped; disentangled ones have 2 in the encoder, of positions and 2 S - 1
-    distances, and 2 that project these. A window is counted as blocks of its size where
+    self-attention, of positions and 2 k + 1 labels, or, where no distance is clipped,
+    of each of n positions and 2 n labels; disentangled ones have 2 in the encoder, of
+    positions and 2 S - 1 distances, and 2 that project these. A window is counted as
+    blocks of its size where
     they pay. The product that reads source vectors in place of ids, S F d, is left out.
     A ByteNet, whose grid is not a polynomial of S, is counted by formula too,
     ``2 (4 + k) d^2`` per block and column. Any other model is counted in the traced

@@ -9,6 +9,7 @@ from transformer.paper import rows
 from transformer.paper.report.study import (
     DECIMALS,
     Study,
+    exponential,
     is_faithful,
     p_text,
     printed_text,
@@ -66,18 +67,24 @@ def _verdicts(study: Study, others: Sequence[str], measure: Measure) -> dict[str
     known = {row: one for row, one in claimed.items() if one is not None}
     found = {row: study.judge(one) for row, one in known.items()}
     tested = [row for row, one in known.items() if one.relation == "worse"]
-    over = [
-        welch(study.badness(row, measure), study.badness("base", measure)).p
-        for row in tested
-    ]
+    over = [_least_certain(study, row, measure) for row in tested]
     adjusted = dict(zip(tested, holm(over), strict=True))
     texts = {}
     for row, verdict in found.items():
         texts[row] = f"{_expected(row, known[row])}: {verdict}"
         decided = verdict.word in ("confirmed", "contradicted")
         if decided and adjusted.get(row, 0.0) >= LEVEL:
-            texts[row] += f", alone; of {len(tested)} rows p = {adjusted[row]:.2f}"
+            p = p_text(adjusted[row])
+            texts[row] += f", alone; of {len(tested)} rows p = {p}"
     return texts
+
+
+def _least_certain(study: Study, row: str, measure: Measure) -> float:
+    """Return the larger p-value of the tests that a verdict on a row needs."""
+    over = welch(study.badness(row, measure), study.badness("base", measure)).p
+    if measure == "perplexity" or math.isnan(over):
+        return over
+    return max(over, study.sentences(row, "base").p)
 
 
 def _base_itself(study: Study) -> tuple[str, ...]:
@@ -110,7 +117,8 @@ def _against_base_note(study: Study) -> str:
         "for the number of rows (Holm 1979), its cell says so. The same: "
         f"90 % interval within {_margins(study)}; base, where it has the paper's data "
         "and size, reaches a figure if it is not worse by more. Seeds needed: "
-        f"power {POWER:g}, if difference and deviation stay as observed."
+        f"power {POWER:g}, if difference and deviation stay as observed; seeds added "
+        "because of a result make a wrong verdict more likely than the level says."
     )
 
 
@@ -145,7 +153,7 @@ def _our_change(study: Study, row: str, measure: Measure) -> list[str]:
     """Return the cells of the change from base and of its p-values."""
     over = welch(study.badness(row, measure), study.badness("base", measure))
     cells = [change(study, measure, over.value, *over.interval(1 - LEVEL))]
-    cells.append(p_text(over.p) if math.isfinite(over.error) else "")
+    cells.append(p_text(over.p))
     if measure == "bleu":
         cells.append(p_text(study.sentences(row, "base").p))
     return cells
@@ -170,7 +178,7 @@ def change(
       points: what follows a change that is not in percent.
     """
     if measure == "perplexity":
-        found = [100 * _growth(one) for one in (value, low, high)]
+        found = [100 * (exponential(one) - 1) for one in (value, low, high)]
         digits, unit = 1, " %"
     elif study is None or study.higher_is_better:
         found, digits, unit = [-value, -high, -low], 2, points
@@ -180,14 +188,6 @@ def change(
     if math.isfinite(low):
         text += f" ({found[1]:+z.{digits}f} to {found[2]:+z.{digits}f})"
     return text
-
-
-def _growth(difference: float) -> float:
-    """Return the growth of a perplexity by a difference of its logarithms."""
-    try:
-        return math.expm1(difference)
-    except OverflowError:
-        return math.inf
 
 
 def claims_table(study: Study) -> Table:

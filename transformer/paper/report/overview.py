@@ -38,11 +38,12 @@ def overview(studies: Sequence[Study]) -> Table:
     heads += [f"ours, {1 - LEVEL:.0%}", "verdict"]
     note = (
         f"{len(decided)} of {len(texts)} claims are decided, confirmed or contradicted "
-        f"by a figure on some data; {len(texts) - len(tried)} were not tested. Changes "
-        "from the second row to the first, and seeds of the first and the second: PPL "
-        "in percent, BLEU and WER (lower is better, so that signs are opposite) in "
-        "points; ours with their interval over seeds. Where the figure is WER, claims "
-        "about BLEU are tested on it."
+        f"by a figure on some data; {len(texts) - len(tried)} were not tested. Each "
+        "change is that of the first row relative to the second, whose seeds are "
+        "named in this order: PPL in percent, BLEU and WER (lower is better, so that "
+        "signs are opposite) in points; ours with their interval over seeds. Where "
+        "the figure is WER, claims about BLEU are tested on it. Seeds added because "
+        "of a result make a wrong verdict more likely than its level says."
     )
     return Table("The paper's claims", tuple(heads), tuple(lines), note)
 

@@ -63,28 +63,32 @@ def _cells(runs: Sequence[Measured]) -> list[str]:
     for run in runs:
         _refuse(first, run)
     measured.check_same_test_set(runs)
-    try:
-        scores = [
-            [run.scores["f1"][variant]["value"] for run in runs]
-            for variant in _VARIANTS
-        ]
-        beams = dict.fromkeys(run.results["beam"] for run in runs)
-    except KeyError as error:
-        raise UserError(
-            f"{first.folder / 'results.json'}: expected the key {error}, which "
-            "transformer evaluate writes for a run with data.measure=f1; report "
-            "without this run"
-        ) from None
+    values = [_values(run) for run in runs]
+    scores = zip(*(of_variants for of_variants, _ in values), strict=True)
+    beams = dict.fromkeys(beam for _, beam in values)
     data = first.settings.data
     return [
         data.train,
         f"{data.test}, {first.test_set['lines']:,} trees",
         _printed(first),
-        *(groups.mean(values, 2) for values in scores),
+        *(groups.mean(of_runs, 2) for of_runs in scores),
         str(len(runs)),
         size_text(first),
         ", ".join(map(str, beams)),
     ]
+
+
+def _values(run: Measured) -> tuple[list[float], int]:
+    """Return F1 of a run by each variant, and its beam."""
+    try:
+        found = [run.scores["f1"][variant]["value"] for variant in _VARIANTS]
+        return found, run.results["beam"]
+    except KeyError as error:
+        raise UserError(
+            f"{run.folder / 'results.json'}: expected the key {error}, which "
+            "transformer evaluate writes for a run with data.measure=f1; report "
+            "without this run"
+        ) from None
 
 
 def _printed(run: Measured) -> str:

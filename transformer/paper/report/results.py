@@ -113,7 +113,8 @@ def _table_3_note(study: Study) -> str:
     missing = [row for row in TABLE3 if row not in study.rows]
     parts = [
         "Ours: mean, standard deviation over seeds and 95 % interval of the mean "
-        f"(Student). Perplexity per piece and {name} of the last checkpoint, without "
+        "(Student), of perplexities the geometric mean and its interval. "
+        f"Perplexity per piece and {name} of the last checkpoint, without "
         f"averaging, as section 6.2 says of this table, on {_set(first)}; "
         f"{_signature(first)}."
     ]

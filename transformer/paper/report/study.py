@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -36,8 +37,19 @@ class Study:
         return [run.score(measure) for run in self.rows[row]]
 
     def summary(self, row: str, measure: Measure) -> Summary:
-        """Return mean, deviation and interval over seeds."""
-        return summary(self.scores(row, measure))
+        """Return mean, deviation and interval over seeds.
+
+        Perplexities are averaged as the tests compare them, by their logarithms: mean
+        and interval are geometric, the deviation is that of the values.
+        """
+        found = summary(self.scores(row, measure))
+        if measure != "perplexity":
+            return found
+        logs = summary(self.badness(row, measure))
+        if logs.count == 1:
+            return found
+        ends = map(exponential, (logs.mean, logs.low, logs.high))
+        return Summary(found.count, next(ends), found.deviation, *ends)
 
     @property
     def names(self) -> dict[Measure, str]:
@@ -136,8 +148,17 @@ def is_faithful(run: Run) -> bool:
 def is_on_its_data(run: Run) -> bool:
     """Return whether a run of Table 3 is on the paper's data, at its scale."""
     # Any folder may be called wmt14; the paper's data are those of TFDS.
-    ours = run.data == "wmt14" and run.settings.data.source == "tfds"
-    return ours and run.scale == 1
+    data = run.settings.data
+    theirs = (data.source, data.name) == ("tfds", "wmt14_translate/de-en")
+    return theirs and run.data == "wmt14" and run.scale == 1
+
+
+def exponential(x: float) -> float:
+    """Return ``e^x``, infinite where no number is so large."""
+    try:
+        return math.exp(x)
+    except OverflowError:
+        return math.inf
 
 
 PAIRS = {"en_de": "English-German", "en_fr": "English-French"}
@@ -150,5 +171,7 @@ def printed_text(measure: Measure, value: float) -> str:
 
 
 def p_text(p: float) -> str:
-    """Write a p-value."""
+    """Write a p-value, "" for one that cannot be computed."""
+    if math.isnan(p):
+        return ""
     return "<0.001" if p < 0.001 else f"{p:.3f}"

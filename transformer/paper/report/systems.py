@@ -77,21 +77,9 @@ def _refuse(first: Measured, run: Measured) -> None:
 
 def _cells(runs: Sequence[Measured], variant: str) -> list[str]:
     first = runs[0]
-    try:
-        measure = first.settings.data.measure
-        scores = [run.scores[measure][variant]["value"] for run in runs]
-        perplexities = [run.scores["perplexity"] for run in runs]
-        seconds = [
-            1000 * run.scores["seconds_to_translate"] / run.scores["tokens"]
-            for run in runs
-        ]
-        split, beams = first.results["split"], [run.results["beam"] for run in runs]
-    except KeyError as error:
-        raise UserError(
-            f"{first.folder / 'results.json'}: expected the key {error}, which "
-            "transformer evaluate writes; run it again"
-        ) from None
-    each, steps = per_target_token(first), steps_per_sentence(first, split)
+    read = [_values(run, variant) for run in runs]
+    scores, perplexities, seconds, beams, splits = zip(*read, strict=True)
+    each, steps = per_target_token(first), steps_per_sentence(first, splits[0])
     return [
         _kind(first.settings.model),
         str(len(runs)),
@@ -104,6 +92,24 @@ def _cells(runs: Sequence[Measured], variant: str) -> list[str]:
         *(["", ""] if steps is None else [f"{one:.1f}" for one in steps]),
         ", ".join(map(str, dict.fromkeys(beams))),
     ]
+
+
+def _values(run: Measured, variant: str) -> tuple[float, float, float, int, str]:
+    """Return score, perplexity, milliseconds per token, beam and split of a run."""
+    scores = run.scores
+    try:
+        return (
+            scores[run.settings.data.measure][variant]["value"],
+            scores["perplexity"],
+            1000 * scores["seconds_to_translate"] / scores["tokens"],
+            run.results["beam"],
+            run.results["split"],
+        )
+    except KeyError as error:
+        raise UserError(
+            f"{run.folder / 'results.json'}: expected the key {error}, which "
+            "transformer evaluate writes; run it again"
+        ) from None
 
 
 def _kind(model: config.Model) -> str:

@@ -125,6 +125,8 @@ def shares(device: str, jobs: int | None) -> list[Share]:
     jobs = jobs or max(count, 1)
     if jobs == 1:
         return [Share()]
+    if platform == "cpu" and not hasattr(os, "sched_setaffinity"):
+        return [Share()] * jobs  # macOS, where no process can be bound to cores
     if platform == "cpu":
         return [Share(cores=cores) for cores in _divided_cores(jobs)]
     if platform != "gpu":

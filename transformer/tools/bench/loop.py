@@ -19,6 +19,7 @@ from transformer.data import batches
 from transformer.ids import PAD
 from transformer.prepare import prepare
 from transformer.programs import compile_step
+from transformer.run.signals import Terminated
 from transformer.step import init_state
 from transformer.tools.bench.clock import spread, times
 from transformer.tools.bench.memory import device_memory
@@ -129,6 +130,7 @@ def measure_loop(settings: Config, rounds: int) -> dict[str, Any]:
         feed = _Feed(rounds)
         try:
             train(settings, Path(folder), lambda line: None, feed)
+            raise Terminated  # it only ends where it is stopped
         except _Enough:
             pass
         memory = device_memory()

@@ -42,9 +42,15 @@ def matrix_peak(dtype: str, size: int, count: int, rounds: int = 5) -> float:
 
 
 def peaks(dtype: str, rate: float) -> dict[str, float]:
-    """Return the peaks of this device beside the operations per second of some work."""
-    size, count = _PEAK if hardware.here().accelerator else _PEAK_CPU
-    peak = matrix_peak(dtype, size, count)
+    """Return the peaks of this device beside the operations per second of some work.
+
+    Args:
+      dtype: ``model.dtype`` of that work.
+      rate: of it, operations per second.
+    """
+    here = hardware.here()
+    size, count = _PEAK if here.accelerator else _PEAK_CPU
+    peak = matrix_peak(here.operands(dtype), size, count)
     rows = {
         f"operations/s of a {size} matrix product": peak,
         "share of that": rate / peak,

@@ -16,7 +16,7 @@ from transformer.tools import hlo, traces
 from transformer.tools.meshes.cost import Load, Mesh, cost
 from transformer.tools.traces import Case
 
-_MOST_DEVICES = 512  # at most
+_MOST_DEVICES = 512  # of the largest mesh
 
 
 class Figures(NamedTuple):
