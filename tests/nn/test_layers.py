@@ -520,6 +520,21 @@ def test_same_key_same_mask_compiled_or_not():
     np.testing.assert_array_equal(dropout.dropout(x, 0.4, key), compiled(x, key))
 
 
+@pytest.mark.parametrize("rate", [0.05, 0.1])
+def test_dropout_of_bfloat16_keeps_the_mean(rate):
+    """The factor 1 / (1 - rate), rounded to bfloat16 itself, is up to .2 % off."""
+    x = jax.random.uniform(jax.random.key(0), (8, 1 << 15), jnp.float32, 1, 2)
+    x = x.astype(jnp.bfloat16)
+    y = dropout.dropout(x, rate, dropout.make_key(1))
+    assert y.dtype == jnp.bfloat16
+    before, after = (np.asarray(a, np.float64) for a in (x, y))
+    factor = after.sum() / before[after > 0].sum()
+    # The 128 values from 1 to 2, on average 1.5, are rounded to steps of 2^-7 or 2^-6,
+    # each by 2^-7 / sqrt(12) or so: their mean by 2^-7 / sqrt(12 * 128) = 2e-4, or
+    # 1.3e-4 of it. Five times that is allowed; a rounded factor is 1.6e-3 off or more.
+    assert factor * (1 - rate) == pytest.approx(1, abs=6.6e-4)
+
+
 def test_gradient_of_dropout_is_its_mask():
     x, key = normal(0, 4, 5), dropout.make_key(9)
     gradient = jax.grad(lambda x: dropout.dropout(x, 0.4, key).sum())(x)

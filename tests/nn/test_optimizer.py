@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support import reference
+from support.configs import base
 from support.reference import assert_close
 
 from transformer import config
@@ -246,6 +247,33 @@ def test_one_that_optax_makes_of_another_is_that_with_its_option():
     adamw = after(name="adamw", options="weight_decay=0.25, nesterov=True")
     np.testing.assert_array_equal(nadamw, adamw)
     assert (after(name="nadam")[1] != after(name="adam")[1]).all()
+
+
+@pytest.mark.parametrize(
+    "name, b1, b2",
+    [("lion", 0.9, 0.99), ("adan", 0.98, 0.92), ("novograd", 0.9, 0.25)],
+)
+def test_other_constants_that_are_called_as_adam_s_are_optax_s(name, b1, b2):
+    gradients = [jnp.array([1.0, -2.0]), jnp.array([0.5, 3.0])]
+    usual, named, other = (
+        run(dataclasses.replace(PAPER, name=name, options=options), gradients)[0]
+        for options in ("", f"b1={b1}, b2={b2}", f"b1={PAPER.b1}, b2={PAPER.b2}")
+    )
+    np.testing.assert_array_equal(usual, named)
+    assert name == "lion" or (usual[1] != other[1]).any()  # signs alone may agree
+
+
+def test_an_epsilon_that_a_device_would_take_for_0_is_refused():
+    keys = "optimizer.epsilon", "model.norm_epsilon", "optimizer.clip_norm"
+    for key in keys:
+        for value in (1e-40, 2.0**-127):
+            with pytest.raises(config.UserError, match=rf"{key}: expected 0, or at le"):
+                base(**{key: value})
+        assert base(**{key: 2.0**-126})
+    # The least that passes keeps 0 / 0 away where no gradient has come yet.
+    settings = dataclasses.replace(PAPER, epsilon=2.0**-126)
+    (moved,) = run(settings, [jnp.array([1.0, 0.0])])[0]
+    assert jnp.isfinite(moved).all() and moved[1] == 0
 
 
 @pytest.mark.parametrize("name", config.ELEMENTWISE)

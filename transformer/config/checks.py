@@ -29,7 +29,9 @@ _FINITE = Check(lambda x: abs(x) < 2.0**128, "a finite number of float32")
 _COUNTED = Check(lambda x: isinstance(x, float) or x < 2**31, "less than 2^31")
 # The system turns other bytes into lone surrogates.
 UTF8 = Check(lambda x: not re.search("[\ud800-\udfff]", x), "text in UTF-8")
-_OF_ALL = {float: [_FINITE], str: [UTF8]}
+# Devices take smaller numbers for 0: no epsilon would keep 0 / 0 away.
+_NORMAL = Check(lambda x: x == 0 or abs(x) >= 2.0**-126, "0, or at least 2^-126")
+_OF_ALL = {float: [_FINITE, _NORMAL], str: [UTF8]}
 Positive = Annotated[
     Number, Check(lambda x: x > 0, "a number greater than 0"), _COUNTED
 ]

@@ -184,7 +184,7 @@ class LayerNorm(nn.Module):
 
 
 def transposed_kernels(params: Any, dtype: str) -> Any:
-    """Store the matrices in the form that a search, with its few rows, reads.
+    """Store the matrices in the form that is fastest for the few rows of a search.
 
     Args:
       params: parameters of a model whose matrices ``kernel_of`` returns.

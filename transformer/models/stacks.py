@@ -25,8 +25,8 @@ _KEPT = {
     # What ends in a product with parameters, not the products inside attention, whose
     # results grow with the square of the length.
     "dots": _policies.save_only_these_names("product"),
-    # All that takes long. Weights, masks and norms cost an accelerator less to
-    # recompute, within a product that reads them, than to write and to read.
+    # All that takes long to compute. Weights, masks and norms cost an accelerator less
+    # to recompute, within a product that reads them, than to write and to read.
     "none": _policies.save_from_both_policies(
         _policies.save_only_these_names("product", "attention", "mean"), _is_kernel
     ),

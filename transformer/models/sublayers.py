@@ -74,7 +74,8 @@ class MultiHeadAttention(nn.Module):
     ``MultiHead(Q, K, V) = Concat(head_1, ..., head_h) W^O`` with
     ``head_i = Attention(Q W_i^Q, K W_i^K, V W_i^V)``; the h matrices of a kind are side
     by side in one of (D, H * K). ``additive`` scores have a vector for each head,
-    ``general`` ones a matrix, initialised to make them as large as scaled products.
+    ``general`` ones a matrix for each head, drawn so that the scores are initially as
+    large as scaled products.
     """
 
     config: config.Transformer
@@ -188,7 +189,9 @@ class MultiHeadAttention(nn.Module):
         if vectors is None:
             return query, self.distances(query, now)
         relation = self.distances.disentangled(query, key, vectors)
-        return query * THREE**-0.5, relation
+        # As in ``dropout.dropout``, the constant is not rounded to bfloat16.
+        scaled = (query.astype(jnp.float32) * THREE**-0.5).astype(query.dtype)
+        return scaled, relation
 
     def _joined(self, output: jax.Array) -> jax.Array:
         """Join heads (B, H, T, W) and project them to (B, T, D)."""

@@ -289,7 +289,7 @@ def fused_attention(
         is_causal=mask.causal,
         # The softmax over no keys is undefined.
         key_value_seq_lengths=None if lengths is None else jnp.maximum(lengths, 1),
-        # Only causal masks come here, see ``fused_kernel``: nothing to the right.
+        # A window comes with a causal mask alone, see ``fused_kernel``.
         local_window_size=(mask.window, 0) if mask.window else None,
         implementation=kernel,
     )

@@ -1,6 +1,7 @@
 """Sections 3.1, 3.3 and 3.4: the layers around attention, as pure functions.
 
-Everything between two matrix products is float32.
+Between two matrix products everything is float32, except results that only the next
+product reads (``Hardware.stored``).
 """
 
 from __future__ import annotations

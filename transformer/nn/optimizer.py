@@ -77,7 +77,7 @@ def _constants(settings: config.Optimizer) -> dict[str, float]:
 
 
 class AdamState(optax.ScaleByAdamState):
-    """Optax's state, of a rule that itself keeps it if the gradient is not finite."""
+    """Optax's state, of a rule that keeps it where the gradient is not finite."""
 
 
 def scale_by_adam(
@@ -227,7 +227,7 @@ def _named(
         make, arguments = getattr(optax, settings.name, None), (schedule,)
         functions = (types.FunctionType, functools.partial)  # nadam is one
         known = _parameters(make) if isinstance(make, functions) else []
-        if {"b1", "b2"} <= {*known}:  # of Adam's family
+        if known and _is_like_adam(make):
             constants = {k: x for k, x in _constants(settings).items() if k in known}
         if "learning_rate" not in known or settings.name.startswith(("_", "scale_")):
             config.refuse(
@@ -259,6 +259,16 @@ def _tried(
         got = f"{settings.name}({settings.options})"
         config.refuse("optimizer.name", f"{expected} (it says: {why})", got)
     return rule
+
+
+def _is_like_adam(function: Callable[..., Any]) -> bool:
+    """Return whether an optimiser means by b1 and b2 what Adam does: by its defaults.
+
+    lion, adan and novograd call other constants so.
+    """
+    given = inspect.signature(function).parameters
+    adam = inspect.signature(optax.adam).parameters
+    return all(x in given and given[x].default == adam[x].default for x in ("b1", "b2"))
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
