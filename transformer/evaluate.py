@@ -158,15 +158,17 @@ def _evaluated(
 ) -> _Evaluated:
     name: str = settings.decode.checkpoint if step is None else "last"
     with Checkpoints(workdir / "checkpoints", settings.train.keep, log) as saved:
-        newest, chosen = max(saved.steps(), default=0), chosen_step(settings, saved)
+        newest, chosen = max(saved.steps(), default=0), None
+        if step is None or saved.best() is not None:
+            chosen = chosen_step(settings, saved)
         abstract = abstract_params(settings, prepared.vocabulary)
         wished = chosen if step is None else step
         last, tree, metadata = saved.restore({"params": abstract}, wished)
     digest = prepared.vocabulary.digest
     checkpoints.check_vocabulary(saved.folder / str(last), metadata, digest)
     models = {name: tree["params"]}
-    final = newest if chosen is None else chosen
-    averaged, wanted = [last], [final]
+    final = newest if settings.decode.checkpoint == "last" else chosen
+    averaged, wanted = [last], [] if final is None else [final]
     if name == "last" or average is not None:
         averaged = steps_to_average(workdir, settings, average, last)
         wanted = steps_to_average(workdir, settings, None, newest)

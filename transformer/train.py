@@ -163,7 +163,7 @@ def _introduce(
     # As experiments/text.py:quick computes them for a given number of pairs.
     suitable = max(200, 30 * 15 * figures.pairs // settings.batch.tokens)
     if settings.name == "text_quick" and settings.train.steps > 1.5 * suitable:
-        epochs = settings.train.steps / plan.per_epoch
+        epochs = settings.train.steps / steps
         log(
             f"size: {figures.pairs:,} pairs will be read {epochs:.0f} times; for "
             "fewer, use "
@@ -388,7 +388,7 @@ class _Loop:
                 raise
             save = save or bool(self.course.over(run.settings))
         if save:
-            # What the clock has saved was not validated, and is never the best.
+            # Saved by checkpoint_minutes, it is not validated, so never the best.
             self._save(state, done, kept=True)
             due.saved(done)
         if validate:
@@ -429,7 +429,7 @@ class _Loop:
     def _save_unfinished(
         self, state: State, done: int, due: _Due, owed: bool = False
     ) -> None:
-        """Save what an uninterrupted run would not, to resume from."""
+        """Save a checkpoint to resume from that an uninterrupted run would not have."""
         if due.last != done:  # one that is kept must not become temporary
             self._save(state, done, kept=False, owed=owed)
         self._keeper.checkpoints.wait()

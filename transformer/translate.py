@@ -177,6 +177,8 @@ class Translator:
         """
         how = self.search(**search)
         constraint, target = self.constraint(how), self.vocabulary.target
+        _check_several(prefixes, "prefixes")
+        _check_several(forbid, "words to forbid")
         if forbid:
             constraint = demands.forbidding(target, tuple(forbid))
         beginnings = demands.beginnings(
@@ -429,10 +431,10 @@ class Translator:
         return translations
 
 
-def _check_several(lines: Iterable[str]) -> None:
+def _check_several(lines: Iterable[str] | None, what: str = "sentences") -> None:
     if isinstance(lines, str):  # its characters would be taken for lines
         raise UserError(
-            f"expected a list of sentences, got one, {lines[:40]!r}; put it in brackets"
+            f"expected a list of {what}, got one, {lines[:40]!r}; put it in brackets"
         )
 
 

@@ -31,7 +31,7 @@ from transformer.parallel import sizes
 from transformer.prepare import prepare
 from transformer.run import checkpoints
 from transformer.run.checkpoints import Checkpoints
-from transformer.run.folder import write_settings
+from transformer.run.folder import read_settings, write_settings
 from transformer.trained import open_run
 
 PAIRS = {"train": 200, "validation": 5, "test": 6}
@@ -405,6 +405,21 @@ def test_a_lost_or_damaged_average_is_told(run):
         transformer.load(run, warn=lambda line: None)
     (run / "averaged" / "40").rename(run / "averaged" / "40.saving")  # by a kill
     assert_same_params(transformer.load(run).params, saved_params(run, 40))
+
+
+def test_a_step_is_evaluated_where_none_is_the_best(trained, tmp_path, monkeypatch):
+    workdir = Path(shutil.copytree(trained, tmp_path / "run"))
+    settings = read_settings(workdir)
+    decode = dataclasses.replace(settings.decode, checkpoint="best", average=1)
+    often = dataclasses.replace(settings.train, evaluate_every=10)
+    write_settings(workdir, dataclasses.replace(settings, decode=decode, train=often))
+    results = (workdir / "results.json").read_bytes()
+    monkeypatch.setattr(Checkpoints, "best", lambda self: None)  # none was validated
+    path = evaluate(workdir, step=40, log=lambda line: None)
+    assert json.loads(path.read_text())["step"] == 40
+    assert (workdir / "results.json").read_bytes() == results
+    with pytest.raises(UserError, match="expected a validated checkpoint"):
+        evaluate(workdir, log=lambda line: None)
 
 
 def test_an_older_best_checkpoint_is_not_averaged(tmp_path):

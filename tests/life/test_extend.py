@@ -16,7 +16,7 @@ from support.toy import toy_run
 from transformer import train
 from transformer.config import Config, UserError
 from transformer.files import lock
-from transformer.run import folder
+from transformer.run import folder, keeper
 
 SHORT, LONG = 6, 12
 
@@ -93,6 +93,18 @@ def test_more_steps_make_the_bits_of_a_longer_run(short, long, workdir, tmp_path
     assert folder.read_settings(workdir) == long
     kept = {path.name for path in (workdir / "results").iterdir()}
     assert kept == {f"test_step{step}_average2.json" for step in (SHORT, LONG)}
+
+
+def test_the_record_of_a_complete_run_stays(short, workdir, monkeypatch):
+    record = (workdir / "record.json").read_bytes()
+    monkeypatch.setenv("XLA_OTHER", "on another machine")
+    assert train.train(short, workdir, ignore)
+    assert (workdir / "record.json").read_bytes() == record
+    shutil.rmtree(workdir / "checkpoints")
+    monkeypatch.setattr(keeper, "now", lambda: "now")
+    assert train.train(short, workdir, ignore)  # from its beginning
+    found = folder.read_record(workdir)
+    assert found["started"] == "now" and found["machine"]["flags"]["XLA_OTHER"]
 
 
 def test_the_course_may_change_and_is_recorded(short, workdir):
@@ -332,6 +344,13 @@ def test_other_held_out_pairs_are_recorded(long, workdir, rewrite):
     with pytest.raises(UserError, match="restore it, or remove that folder"):
         train.train(long, workdir, ignore)
     shutil.rmtree(workdir / "corpus")
+
+    def killed(*_: Any) -> Iterator[Any]:
+        raise KeyboardInterrupt
+
+    # Resumed, the run has written the new digest; the change is not forgotten.
+    with pytest.raises(KeyboardInterrupt):
+        train.train(long, workdir, ignore, killed)
     assert train.train(long, workdir, ignore)
     record = folder.read_record(workdir)
     new = record["data"]["test"][str(path)]["sha256"]

@@ -318,6 +318,10 @@ def test_bfloat16_stays_close_to_float32():
             {"name": "text_quick", "train.steps": 2000},
             r"200 pairs will be read \d+ times; for fewer, use .*:quick,pairs=200,",
         ),
+        (  # the same pairs in half as many steps
+            {"name": "text_quick", "train.steps": 2000, "batch.lengths": 2},
+            "200 pairs will be read {} times; for fewer, use",
+        ),
         # What it chooses for so few pairs itself is not called too long.
         ({"name": "text_quick", "train.steps": 30 * 15 * 200 // 128}, None),
         ({"name": "text_quick", "train.steps": 30}, None),
@@ -333,7 +337,8 @@ def test_a_run_says_which_size_suits_its_text(tmp_path, changes, said):
     train._introduce(settings, mesh, plan, lines.append)
     found = [line for line in lines if line.startswith("size: ")]
     assert len(found) == (said is not None)
-    assert said is None or re.search(said, found[0])
+    times = 2000 * plan.lengths / plan.per_epoch
+    assert said is None or re.search(said.replace("{}", f"{times:.0f}"), found[0])
 
 
 # ---- steps of several batches --------------------------------------------------------

@@ -479,3 +479,7 @@ def test_a_sentence_is_no_list_of_sentences(translator):
     ):
         with pytest.raises(UserError, match="a list of sentences, got one, 'z"):
             call(one)
+    with pytest.raises(UserError, match="a list of words to forbid, got one, 'zw"):
+        translator.translate([one], forbid="zwei")
+    with pytest.raises(UserError, match="a list of prefixes, got one, 'ab'"):
+        translator.translate([one, one], prefixes="ab")

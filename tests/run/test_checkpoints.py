@@ -255,6 +255,21 @@ def test_a_checkpoint_that_cannot_be_read_is_not_damaged(tmp_path, name, step):
         checkpoints.restore(abstract(), step)
 
 
+def test_the_best_checkpoint_stays_where_it_cannot_be_read(tmp_path):
+    for step, metric in enumerate([0.1, 0.5], 1):
+        save_all(tmp_path, [step], metric=metric)
+    no_answer(tmp_path / "1" / "_CHECKPOINT_METADATA")
+    for use in ("best", "save"):
+        with (
+            pytest.raises(OSError, match="Input/output"),
+            Checkpoints(tmp_path, keep=1, log=pytest.fail) as checkpoints,
+        ):
+            if use == "best":
+                checkpoints.best()
+            checkpoints.save(3, make_state(3), {})
+        assert (tmp_path / "1").is_dir()
+
+
 def test_a_checkpoint_that_may_not_be_listed_is_not_damaged(tmp_path):
     save_all(tmp_path, [1, 2])
     with tempfile.TemporaryDirectory() as place:  # tmp_path is closed to other users

@@ -60,15 +60,16 @@ def test_git_revision_is_that_of_the_tree_that_holds_the_code(tmp_path, monkeypa
 
     file = tmp_path / "provenance.py"
     file.write_text("")
-    monkeypatch.setattr(provenance, "__file__", str(file))
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-    assert provenance._git_revision() is None
+    assert provenance._revision_of(file) is None
     git("init")
-    assert provenance._git_revision() is None  # there is a repository, without the file
+    assert (
+        provenance._revision_of(file) is None
+    )  # there is a repository, without the file
     git("add", "provenance.py")
     git("commit", "-m", "a")
-    assert provenance._git_revision() == git("rev-parse", "HEAD")
+    assert provenance._revision_of(file) == git("rev-parse", "HEAD")
     file.write_text("x")
-    assert provenance._git_revision() == git("rev-parse", "HEAD") + "-dirty"
+    assert provenance._revision_of(file) == git("rev-parse", "HEAD") + "-dirty"
     monkeypatch.setenv("PATH", "")
-    assert provenance._git_revision() is None
+    assert provenance._revision_of(file) is None

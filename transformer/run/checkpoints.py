@@ -460,6 +460,7 @@ def _with_shardings(abstract: Any) -> Any:
 
 def _record(path: Path) -> dict[str, Any]:
     """Return what ``save`` recorded of a checkpoint beside its arrays."""
+    _check_readable(path)
     ocp = _orbax()
     try:
         record = ocp.metadata(path).custom_metadata
@@ -468,6 +469,17 @@ def _record(path: Path) -> dict[str, Any]:
     if not isinstance(record, dict) or not record.keys() >= _RECORDED:
         raise Damaged("its metadata are missing")
     return record
+
+
+def _check_readable(path: Path) -> None:
+    """Raise the system's error for a file that Orbax would take for an empty one."""
+    try:
+        for file in path.iterdir():
+            if file.is_file():
+                with file.open("rb") as content:
+                    content.read(1)
+    except _ALTERED as error:
+        raise Damaged(f"unreadable ({error})") from error
 
 
 def _sha256(content: bytes) -> str:
@@ -517,8 +529,9 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path)
 
 
-# What tells of other content. A file that may not be read, or whose disk does not
-# answer, may be as it was saved, and a run that went back before it would replace it.
+# Errors that show that the content has changed. A file that may not be read, or whose
+# disk does not answer, may be as it was saved, and a run that went back before it would
+# replace it.
 _ALTERED = (
     *(FileNotFoundError, IsADirectoryError, NotADirectoryError),
     *(ValueError, AttributeError, TypeError),

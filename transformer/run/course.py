@@ -16,7 +16,7 @@ class Course:
 
     Attributes:
       best: the least value so far, None before the first validation.
-      vain: validations since it.
+      vain: validations since then, none of them better.
       waited: those of them since the learning rate was last lowered.
       factor: what the learning rate is multiplied by.
     """
@@ -35,7 +35,7 @@ class Course:
         """Return the course after a validation.
 
         With ``schedule="plateau"`` the rate is multiplied by ``decay`` after more than
-        ``decay_patience`` validations in vain, counted anew each time.
+        ``decay_patience`` validations in vain; then the count begins again.
 
         Args:
           value: lower is better; one that is not finite is never the best.

@@ -68,7 +68,7 @@ class History:
         self._bytes += len(content)
 
     def claim(self) -> Claim:
-        """Return what record.json says of the lines, once they survive a power cut."""
+        """Flush the lines to disk and return the claim for record.json."""
         os.fsync(self._file.fileno())
         return {"bytes": self._bytes, "sha256": self._digest.hexdigest()}
 

@@ -53,6 +53,7 @@ class Keeper:
     init: Mapping[str, Any] | None = None
     _started: str = ""
     _changes: Sequence[Mapping[str, Any]] = ()
+    _complete: Any = None  # claim of a complete run's record, until a step is made
 
     @functools.cached_property
     def _is_stacked(self) -> bool:
@@ -78,7 +79,7 @@ class Keeper:
           log: takes what happens, one line at a time.
         """
         before = folder.read_record(self.workdir)
-        self._started = before.get("started") or now()
+        self._started = now()
         if not self.checkpoints.steps():
             if before:
                 log(f"{self.workdir}: no checkpoint found, the run starts over")
@@ -87,11 +88,20 @@ class Keeper:
         step, tree, metadata = self.checkpoints.restore(self._kept.parts())
         check_vocabulary(f"checkpoint of step {step}", metadata, self.vocabulary)
         log(f"resuming from step {step:,}")
+        self._started = before.get("started") or self._started
         if not before:
             log(f"{self.workdir / 'record.json'}: none found, a new one is started")
         changed = _changes(metadata["config"], self.settings)
         changed |= self._other_data(before.get("data", {}), step)
+        if before.get("ended") is not None and not changed:
+            self._complete = before.get("metrics")
         earlier = [one for one in before.get("changes", []) if one["step"] < step]
+        # The checkpoint has the configuration of before; of the data, the record alone
+        # told, and it has been written since.
+        for one in before.get("changes", []):
+            if one["step"] == step:
+                told = {key: x for key, x in one.items() if key.startswith(_OF_DATA)}
+                changed = told | changed
         self._changes = earlier + ([{"step": step, **changed}] if changed else [])
         state = type(self.abstract)(**tree)
         if self._is_stacked:
@@ -122,7 +132,7 @@ class Keeper:
                 )
             for name in names:
                 old = known.get(name, {}).get("sha256")
-                found[f"data.{split}: {name}"] = [old, now[name].get("sha256")]
+                found[_data_key(split, name)] = [old, now[name].get("sha256")]
         return found
 
     def save(
@@ -148,6 +158,7 @@ class Keeper:
         tree = self._unstack(state) if self._is_stacked else state
         metric = mark.value if mark.kept else None
         self.checkpoints.save(step, tree.parts(), metadata, metric, not mark.kept)
+        self._complete = None
         self.record(tokens, metrics)
 
     @functools.cached_property
@@ -156,8 +167,11 @@ class Keeper:
         return sharded(apart, self._kept)
 
     def record(self, tokens: int, metrics: Claim, end: Course | None = None) -> None:
-        """Write the record of the run, at its end with how its validations went."""
-        if hosts.primary():
+        """Write the record of the run, at its end with how its validations went.
+
+        That of a complete run stays, with the machine and the times of its steps.
+        """
+        if hosts.primary() and self._complete != dict(metrics):
             write_run_record(
                 self.workdir,
                 self.settings,
@@ -171,6 +185,14 @@ class Keeper:
                 started=self._started,
                 end=None if end is None else dataclasses.asdict(end),
             )
+
+
+def _data_key(split: str, name: str) -> str:
+    """Return the key of a change of held-out data."""
+    return f"data.{split}: {name}"
+
+
+_OF_DATA = tuple(_data_key(split, "") for split in sources.SPLITS)
 
 
 def _changes(saved: Any, settings: Config) -> dict[str, list[Any]]:

@@ -171,7 +171,7 @@ def check_same_test_set(runs: Sequence[Measured]) -> None:
 
 
 def _difference(first: Measured, second: Measured) -> str:
-    """Return in what two test sets differ, "" if in nothing."""
+    """Return how two test sets differ, "" if they do not."""
     if "kept" in first.results or "kept" in second.results:
         pairs = zip(first.test_set.items(), second.test_set.values(), strict=True)
         unlike = [name for (name, one), other in pairs if one != other]

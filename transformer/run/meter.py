@@ -138,6 +138,6 @@ def perplexity(nll: float) -> float:
 def diverged(problem: str) -> UserError:
     """Return the error of a run that diverged, with what helps against it."""
     return UserError(
-        f"{problem}; lower optimizer.scale, raise optimizer.warmup, set "
-        "optimizer.clip_norm, or try model.dtype=float32"
+        f"{problem}; lower the learning rate (optimizer.scale or optimizer.rate), "
+        "raise optimizer.warmup, set optimizer.clip_norm, or try model.dtype=float32"
     )

@@ -149,9 +149,14 @@ def _operands(dtype: str) -> str:
     return hardware.of(jax.local_devices()[0]).operands(dtype)
 
 
+@functools.cache  # of the code that runs, whatever is committed meanwhile
 def _git_revision() -> str | None:
-    """Return the commit of this source tree, ``-dirty`` if changed, or None."""
-    here = Path(__file__).resolve()
+    """Return the commit of this source tree, see ``_revision_of``."""
+    return _revision_of(Path(__file__).resolve())
+
+
+def _revision_of(here: Path) -> str | None:
+    """Return the commit of a file's source tree, ``-dirty`` if changed, or None."""
 
     def git(*arguments: str) -> str | None:
         try:
