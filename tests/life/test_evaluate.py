@@ -407,19 +407,18 @@ def test_a_lost_or_damaged_average_is_told(run):
     assert_same_params(transformer.load(run).params, saved_params(run, 40))
 
 
-def test_a_step_is_evaluated_where_none_is_the_best(trained, tmp_path, monkeypatch):
-    workdir = Path(shutil.copytree(trained, tmp_path / "run"))
-    settings = read_settings(workdir)
+def test_a_step_is_evaluated_where_none_is_the_best(run, monkeypatch):
+    settings = read_settings(run)
     decode = dataclasses.replace(settings.decode, checkpoint="best", average=1)
     often = dataclasses.replace(settings.train, evaluate_every=10)
-    write_settings(workdir, dataclasses.replace(settings, decode=decode, train=often))
-    results = (workdir / "results.json").read_bytes()
+    write_settings(run, dataclasses.replace(settings, decode=decode, train=often))
+    results = (run / "results.json").read_bytes()
     monkeypatch.setattr(Checkpoints, "best", lambda self: None)  # none was validated
-    path = evaluate(workdir, step=40, log=lambda line: None)
+    path = evaluate(run, step=40, log=lambda line: None)
     assert json.loads(path.read_text())["step"] == 40
-    assert (workdir / "results.json").read_bytes() == results
+    assert (run / "results.json").read_bytes() == results
     with pytest.raises(UserError, match="expected a validated checkpoint"):
-        evaluate(workdir, log=lambda line: None)
+        evaluate(run, log=lambda line: None)
 
 
 def test_an_older_best_checkpoint_is_not_averaged(tmp_path):
