@@ -237,7 +237,7 @@ def test_nothing_that_fits_is_refused(translator, holding, beam, rows):
     check = fitting.SearchCheck(SETTINGS, translator.model, how, rows, 16, 21)
     program = search_program(translator, how, rows)
     holding(need := memory.needed(program))
-    check.before(translator._variables)
+    check.before(translator.variables)
     check.compiled(program)
     holding(need - 1)
     assert "fit into the" in refused(check.compiled, program)
@@ -249,7 +249,7 @@ def search_program(translator, how, rows):
         translator.model,
         translator.mesh,
         21,
-        translator._variables,
+        translator.variables,
         np.zeros((rows, 16), np.int32),
         np.zeros(rows, np.int32),
         np.zeros(rows, np.uint32),
