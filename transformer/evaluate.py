@@ -114,7 +114,7 @@ def evaluate_held(
     ]
     if usual:
         mean = it.models.get("average")
-        _keep_average(workdir, settings, prepared, it.averaged, mean)
+        _keep_average(workdir, settings, prepared, it.averaged, mean, log)
     path = folder.results_path(workdir, split, it.averaged)
     if hosts.primary():
         path = folder.write_results(workdir, results, usual)
@@ -395,6 +395,7 @@ def _keep_average(
     prepared: Prepared,
     steps: Sequence[int],
     params: Any,
+    log: Callable[[str], None],
 ) -> None:
     """Save the average of a run's end; if there is none, remove the earlier one.
 
@@ -402,6 +403,11 @@ def _keep_average(
     was extended, or after ``decode.average`` or ``decode.checkpoint`` was changed.
     """
     if params is not None:
+        with Checkpoints(workdir / "averaged", 1) as averages:
+            before = averages.metadata()
+        if before.get("asked") and before["averaged_steps"] != list(steps):
+            made = ", ".join(map(str, before["averaged_steps"]))
+            log(f"averaged: replaces that of steps {made}, by transformer average")
         digest = prepared.vocabulary.digest
         save_average(workdir, settings, digest, steps, params, asked=False)
     elif hosts.primary():

@@ -267,8 +267,12 @@ def test_more_checkpoints_to_average_than_are_kept_are_told(run):
     decode = dataclasses.replace(settings.decode, average=20)
     write_settings(run, dataclasses.replace(settings, decode=decode))
     said: list[str] = []
-    evaluate(run, log=said.append)
-    (warning,) = [line for line in said if line.startswith("warning: 20 checkpoints")]
+    average(run, 2, log=lambda line: None)
+    for _ in range(2):  # the second average replaces that of an evaluation
+        evaluate(run, log=said.append)
+    replaced = "averaged: replaces that of steps 30, 40, by transformer average"
+    assert said.count(replaced) == 1
+    warning, *_ = [line for line in said if line.startswith("warning: 20 checkpoints")]
     assert "but only 3 are kept (train.keep)" in warning
     assert results(run)["averaged_steps"] == [20, 30, 40]
 
