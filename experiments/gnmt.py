@@ -6,10 +6,9 @@ The model of arXiv:1609.08144 with the recipe of tensorflow/nmt
 reinforcement learning, as this is not; 281 M parameters with 32,000 joint pieces in
 separate tables. SGD with learning rate 1 for 340,000 steps of 128 sentences, the rate
 halved every twentieth of the steps in the second half, nine times, gradients clipped to
-norm 5. There the loss is summed
-over a sentence, here it is averaged over tokens. The initial matrices differ (uniform
-in +-.1 there), and so does the plain additive attention (its v is normed there). Not
-trained here.
+norm 5. There the loss is summed over a sentence, here it is averaged over tokens. The
+initial matrices differ (uniform in +-.1 there), and so does the plain additive
+attention (its v is normed there). Not trained here.
 
     transformer train --config=experiments/gnmt.py --workdir=runs/gnmt
 """

@@ -116,7 +116,9 @@ def score_parts(
     chosen, language = variant_of(data, variant), data.target_language
     pairs = zip(hypotheses, references, strict=True)
     if chosen in bleu.VARIANTS:  # the others would be computed for nothing
-        order = bleu.common_order(references, chosen, language)
+        order = None  # of one part, ``corpus_bleu`` finds it
+        if len(references) > 1:
+            order = bleu.common_order(references, chosen, language)
         return [bleu.corpus_bleu(x, [y], chosen, language, order) for x, y in pairs]
     measure = measure_of(data)
     return [measure(x, y, language)[chosen] for x, y in pairs]

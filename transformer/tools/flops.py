@@ -120,11 +120,10 @@ def forward(settings: config.Model, source: int, target: int, vocabulary: int) -
     self-attention, of positions and 2 k + 1 labels, or, where no distance is clipped,
     of each of n positions and 2 n labels; disentangled ones have 2 in the encoder, of
     positions and 2 S - 1 distances, and 2 that project these. A window is counted as
-    blocks of its size where
-    they pay. The product that reads source vectors in place of ids, S F d, is left out.
-    A ByteNet, whose grid is not a polynomial of S, is counted by formula too,
-    ``2 (4 + k) d^2`` per block and column. Any other model is counted in the traced
-    forward pass, loops as often as they run.
+    blocks of its size where they pay. The product that reads source vectors in place of
+    ids, S F d, is left out. A ByteNet, whose grid is not a polynomial of S, is counted
+    by formula too, ``2 (4 + k) d^2`` per block and column. Any other model is counted
+    in the traced forward pass, loops as often as they run.
 
     Args:
       settings: sizes.

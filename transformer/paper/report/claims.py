@@ -9,7 +9,6 @@ from transformer.paper import rows
 from transformer.paper.report.study import (
     DECIMALS,
     Study,
-    exponential,
     is_faithful,
     p_text,
     printed_text,
@@ -34,6 +33,7 @@ from transformer.paper.statistics import (
     welch,
 )
 from transformer.pictures.tables import Table
+from transformer.run.meter import perplexity
 
 
 def against_base(study: Study) -> Table:
@@ -178,7 +178,7 @@ def change(
       points: what follows a change that is not in percent.
     """
     if measure == "perplexity":
-        found = [100 * (exponential(one) - 1) for one in (value, low, high)]
+        found = [100 * (perplexity(one) - 1) for one in (value, low, high)]
         digits, unit = 1, " %"
     elif study is None or study.higher_is_better:
         found, digits, unit = [-value, -high, -low], 2, points

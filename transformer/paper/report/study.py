@@ -21,6 +21,7 @@ from transformer.paper.statistics import (
     judge,
     summary,
 )
+from transformer.run.meter import perplexity
 
 
 class Study:
@@ -43,13 +44,11 @@ class Study:
         and interval are geometric, the deviation is that of the values.
         """
         found = summary(self.scores(row, measure))
-        if measure != "perplexity":
+        if measure != "perplexity" or found.count == 1:
             return found
         logs = summary(self.badness(row, measure))
-        if logs.count == 1:
-            return found
-        ends = map(exponential, (logs.mean, logs.low, logs.high))
-        return Summary(found.count, next(ends), found.deviation, *ends)
+        mean, low, high = map(perplexity, (logs.mean, logs.low, logs.high))
+        return Summary(found.count, mean, found.deviation, low, high)
 
     @property
     def names(self) -> dict[Measure, str]:
@@ -151,14 +150,6 @@ def is_on_its_data(run: Run) -> bool:
     data = run.settings.data
     theirs = (data.source, data.name) == ("tfds", "wmt14_translate/de-en")
     return theirs and run.data == "wmt14" and run.scale == 1
-
-
-def exponential(x: float) -> float:
-    """Return ``e^x``, infinite where no number is so large."""
-    try:
-        return math.exp(x)
-    except OverflowError:
-        return math.inf
 
 
 PAIRS = {"en_de": "English-German", "en_fr": "English-French"}

@@ -136,8 +136,7 @@ def _note(
         "checkpoint, without for an average, which is searched second. Steps: how "
         "many must wait for one another in a test sentence of mean length; a "
         "Transformer layer counts once for all positions that it processes at once, a "
-        "recurrent cell "
-        "once for each. Blank: the prepared corpus is gone. "
+        "recurrent cell once for each. Blank: the prepared corpus is gone. "
         f"Trained on {trained_on(finished)}."
     ]
     if names := [str(path) for path in unfinished]:
