@@ -106,7 +106,9 @@ class BatchSearch:
     ) -> None:
         *_, constraint, _, prefix = others
         given = None if prefix is None else prefix.shape
-        if (program := (how, source.shape, constraint, given)) in self._checked:
+        leaves, kind = jax.tree.flatten(constraint)
+        shapes = tuple(leaf.shape for leaf in leaves)
+        if (program := (how, source.shape, kind, shapes, given)) in self._checked:
             return
         rows = len(source) // mesh.size
         check = fitting.SearchCheck(
@@ -119,7 +121,7 @@ class BatchSearch:
         self._checked.add(program)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3, 9))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
 def search(
     how: Search,
     model: Model | Ensemble,
@@ -151,7 +153,9 @@ def search(
       prefix: ids that outputs begin with (B, P), None = any.
     """
 
-    def each_device(variables, source, limits, numbers, counts, prefix, seed):
+    def each_device(
+        variables, source, limits, numbers, counts, prefix, seed, constraint
+    ):
         base = jax.random.key(seed)
         keys = jax.vmap(lambda number: jax.random.fold_in(base, number))(numbers)
         beams = decode.side_by_side(how)
@@ -163,4 +167,8 @@ def search(
     mapped = parallel.over_rows(
         mesh, each_device, parallel.REPLICATED, parallel.BY_ROWS
     )
-    return mapped(variables, source, limits, numbers, counts, prefix, seed=seed)
+    return mapped(
+        *(variables, source, limits, numbers, counts, prefix),
+        seed=seed,
+        constraint=constraint,
+    )

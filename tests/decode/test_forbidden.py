@@ -13,7 +13,7 @@ from support.reference import assert_close
 
 from transformer import decode
 from transformer.data.tokenizers import Whitespace
-from transformer.decode import forbid
+from transformer.decode import Forbidden, forbid
 from transformer.ids import BOS, EOS, PAD, UNK
 
 # Ids 0 to 3 are special; " ab" may be one piece, two or three.
@@ -132,10 +132,22 @@ def test_a_wide_beam_finds_what_enumeration_finds(prefix):
     assert changed, "some best output should have a forbidden word"
 
 
-def test_equal_words_are_one_compiled_constraint():
-    again = forbid(list(PIECES), list(WORDS))
-    assert again == CONSTRAINT and hash(again) == hash(CONSTRAINT)
-    assert forbid(PIECES, WORDS[:1]) != CONSTRAINT
+def test_other_words_are_arguments_of_the_same_program():
+    pieces = ["", "", "", "", "x", " ", "y"]
+    traced = []
+
+    @jax.jit
+    def program(constraint: Forbidden, *arguments: jax.Array) -> jax.Array:
+        traced.append(constraint.longest)
+        return constraint.allowed(*arguments)
+
+    written = jnp.full((1, 1, 4), 5, jnp.int32)
+    one, zero, limit = jnp.array(1), jnp.zeros(1, jnp.int32), jnp.array([2])
+    for word, other in (("x", "y"), ("y", "x")):
+        mask = program(forbid(pieces, [word]), written, one, zero, limit)[0, 0]
+        assert not mask[pieces.index(word)] and mask[pieces.index(other)]
+        assert mask[EOS]
+    assert len(traced) == 1
 
 
 def test_spellings_are_what_ids_add_to_a_text():

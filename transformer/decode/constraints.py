@@ -11,10 +11,10 @@ import jax.numpy as jnp
 class Constraint(Protocol):
     """Which tokens may follow a prefix.
 
-    It is frozen and hashable, a static argument of compiled programs. Searches apply
-    the mask after the softmax's normaliser, so hypotheses are ranked by the model's own
-    log-probability among allowed outputs. Renormalising every step would instead reward
-    prefixes that the model would rather continue to other outputs.
+    It is a pytree, an argument of compiled programs. Searches apply the mask after the
+    softmax's normaliser, so hypotheses are ranked by the model's own log-probability
+    among allowed outputs. Renormalising every step would instead reward prefixes that
+    the model would rather continue to other outputs.
     """
 
     def count(self, source: str) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
+import itertools
 import unicodedata
 from collections.abc import Hashable, Sequence
 
@@ -40,9 +40,13 @@ def _is_letter(letter: str) -> bool:
     return letter.isalnum() or unicodedata.category(letter)[0] == "M"
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, eq=False)
 class Forbidden:
     """A constraint: outputs without some words. See ``constraints.Constraint``.
+
+    Its arrays are arguments of a compiled program: as constants, a thousand words would
+    add tens of megabytes to each.
 
     Attributes:
       columns: (V,) column of each id.
@@ -54,18 +58,7 @@ class Forbidden:
     columns: np.ndarray
     table: np.ndarray
     ends: np.ndarray
-    longest: int
-
-    @functools.cached_property
-    def _digest(self) -> str:
-        arrays = (self.columns, self.table, self.ends)
-        return hashlib.sha256(b"".join(x.tobytes() for x in arrays)).hexdigest()
-
-    def __hash__(self) -> int:
-        return hash(self._digest)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Forbidden) and self._digest == other._digest
+    longest: int = dataclasses.field(metadata={"static": True})
 
     def count(self, source: str) -> int:
         """Return 0: the source does not matter."""
@@ -86,7 +79,7 @@ class Forbidden:
         The end may not follow a forbidden word, and the last token of a truncated
         output may not complete one.
         """
-        columns, table = jnp.asarray(self.columns), jnp.asarray(self.table)
+        columns, table, ends = map(jnp.asarray, (self.columns, self.table, self.ends))
         reach = self.longest + 1  # a word of more tokens has more letters than any
 
         # A loop: unrolled, the compiler would fuse the look-ups, each in the next one.
@@ -97,13 +90,9 @@ class Forbidden:
 
         inside = jnp.full(ids.shape[:2], _INSIDE, jnp.int32)
         state = lax.fori_loop(0, reach, read, inside)
-        good = self.table != _DEAD
-        good[:, self.columns[EOS]] = ~self.ends
-        last = good & ~self.ends[self.table]
-        last[:, self.columns[EOS]] = ~self.ends
-        now, at_last = (jnp.asarray(x)[state] for x in (good, last))
+        after = table[state]  # (B, J, C)
         cut = (position + 1 >= limits)[:, None, None]
-        return jnp.take(jnp.where(cut, at_last, now), columns, axis=2)
+        return jnp.take((after != _DEAD) & ~(cut & ends[after]), columns, axis=2)
 
 
 def forbid(spellings: Sequence[str], words: Sequence[str]) -> Forbidden:
@@ -124,10 +113,6 @@ def forbid(spellings: Sequence[str], words: Sequence[str]) -> Forbidden:
                 trie.append({})
             node = trie[node][letter]
         ends.add(node)
-    after: dict[str, list[int]] = {}  # letter -> nodes that it leads on from
-    for node in range(_NODES, len(trie)):
-        for letter in trie[node]:
-            after.setdefault(letter, []).append(node)
 
     def run(state: int, text: str) -> int:
         for letter in text:
@@ -137,30 +122,46 @@ def forbid(spellings: Sequence[str], words: Sequence[str]) -> Forbidden:
                 state = trie[state].get(letter, _INSIDE)
         return state
 
+    # Where a first letter leads, by node; without one, only whole words count.
+    first: dict[str, dict[int, int]] = {"": {node: node for node in ends}}
+    for node in range(_NODES, len(trie)):
+        for letter, child in trie[node].items():
+            first.setdefault(letter, {})[node] = child
+
+    def exceptions(text: str) -> dict[int, int]:
+        """Return where those nodes lead that do not lead where _INSIDE does."""
+        letters = "".join(itertools.takewhile(_is_letter, text))
+        found = first.get(letters[:1], {})
+        for letter in letters[1:]:
+            found = {
+                node: trie[at][letter]
+                for node, at in found.items()
+                if letter in trie[at]
+            }
+        if len(letters) == len(text):
+            return found
+        return {node: _DEAD for node, at in found.items() if at in ends}
+
     made: list[np.ndarray] = []
     known: dict[Hashable, int] = {}
     columns = np.zeros(len(spellings), np.int32)
     for id_, text in enumerate(spellings):
         key: Hashable
         inside, between = run(_INSIDE, text), run(_BETWEEN, text)
-        begins = bool(text) and _is_letter(text[0])
-        others = {node: run(node, text) for node in after.get(text[:1], ())}
-        others = {node: state for node, state in others.items() if state != inside}
-        key = begins, inside, between, tuple(others.items())
+        others = exceptions(text) if text else {}
+        key = inside, between, tuple(others.items())
         if not text:
             key = id_ == EOS
         if key not in known:
             known[key] = len(made)
             column = np.full(len(trie), inside)
             if id_ == EOS:
-                column = np.arange(len(trie))
+                column[[*ends]] = _DEAD
             elif not text:  # would take a place and write nothing
                 column[:] = _DEAD
-            elif begins:
+            else:
                 column[_BETWEEN] = between
                 column[[*others]] = [*others.values()]
-            else:
-                column[[*ends]] = _DEAD
             column[_DEAD] = _DEAD
             made.append(column)
         columns[id_] = known[key]

@@ -135,6 +135,7 @@ class Grammar:
         )
 
 
+@jax.tree_util.register_static
 class TopDown(Grammar):
     """Labels before their children."""
 
@@ -148,6 +149,7 @@ class TopDown(Grammar):
         )
 
 
+@jax.tree_util.register_static
 class InOrder(Grammar):
     """The first child, then the label, then the other children.
 

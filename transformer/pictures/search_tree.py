@@ -108,7 +108,7 @@ def trace(translator: Translator, source: str, **search: Any) -> SearchTree:
     return _Reader(settings).read(jax.tree.map(lambda x: x[0], record))
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2, 3))
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
 def _record(
     settings: Search,
     model: Any,
