@@ -58,10 +58,11 @@ def batch_sums(
         inputs = decoder_inputs(target)
         return models.features(model, params, batch["source"], inputs, key)
 
+    key = dropout.settled(key)
     hidden, table = read(key)
     if key is None or not loss.r_drop:
         return losses.blocked_cross_entropy(hidden, table, target, weights, *how)
-    again, _ = read(dropout.fold_in(key, _SECOND))
+    again, _ = read(dropout.settled(dropout.fold_in(key, _SECOND)))
     both = hidden, again
     return r_drop.blocked_r_drop(both, table, target, weights, loss.r_drop, *how)
 

@@ -520,6 +520,16 @@ def test_same_key_same_mask_compiled_or_not():
     np.testing.assert_array_equal(dropout.dropout(x, 0.4, key), compiled(x, key))
 
 
+def test_a_settled_key_is_the_same_key():
+    key = dropout.fold_in(dropout.make_key(9, 4), 2)
+    for same in (dropout.settled(key), jax.jit(dropout.settled)(key)):
+        assert [int(x) for x in (*same.words, same.row)] == [
+            int(x) for x in (*key.words, key.row)
+        ]
+    assert key.words[0] != key.words[1]
+    assert dropout.settled(None) is None
+
+
 @pytest.mark.parametrize("rate", [0.05, 0.1])
 def test_dropout_of_bfloat16_keeps_the_mean(rate):
     """The factor 1 / (1 - rate), rounded to bfloat16 itself, is up to .2 % off."""

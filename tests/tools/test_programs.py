@@ -261,6 +261,17 @@ def test_a_step_takes_the_exponential_of_a_logit_twice():
     assert sizes.count(ROWS * VOCABULARY) == 2
 
 
+def test_a_loop_that_drops_out_hashes_only_its_own_place():
+    program = train_step(block=ROWS).as_text()
+    # A hash shifts three times. From the key of the batch, two words each, it is two
+    # folds to an embedding and three to a sublayer, then one hash of the element; the
+    # masks of both embeddings meet in one loop.
+    embedding, sublayer = 3 * (2 * 2 + 1), 3 * (2 * 3 + 1)
+    shifts = [x.count(" shift-right-logical(") for x in program.split("\n\n")]
+    assert max(shifts) == 2 * embedding
+    assert shifts.count(sublayer) >= 2 * (2 + 3)  # in two layers, and for gradients
+
+
 def test_a_search_never_moves_its_cache():
     c = settings()
     it = config.transformer(c.model)

@@ -41,6 +41,19 @@ def fold_in(key: Key | None, data: jax.Array | int) -> Key | None:
     return Key((first, _mix(second + first * np.uint32(0x85EBCA6B))), key.row)
 
 
+def settled(key: Key | None) -> Key | None:
+    """Return the same key, with words that the loops that use them only read.
+
+    XLA for CPUs would repeat the chain of hashes behind them in each of these loops,
+    and LLVM analyses it in exponential time: minutes per program where a step, its
+    batch and a pass of R-Drop are folded in. What a loop returns is not repeated.
+    """
+    if key is None:
+        return None
+    twice = lax.fori_loop(0, 2, lambda _, words: words[::-1], key.words)
+    return key._replace(words=twice)
+
+
 def dropout(x: jax.Array, rate: float, key: Key | None) -> jax.Array:
     """Zero a fraction ``rate`` of the elements and divide the others by ``1 - rate``.
 
