@@ -20,7 +20,7 @@ BENCH = sorted(BENCH_ROOM.rglob("*.py"))  # programs
 
 # Folders are floors; between models and pictures lies the life of a run, flat.
 FLOORS = [
-    {"__init__", "config", "ids", "search"},
+    {"__init__", "allocator", "config", "ids", "search"},
     {"nn", "files", "trees"},
     {"decode", "data", "parallel", "metrics"},
     {"run", "models"},

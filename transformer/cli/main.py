@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from absl import flags
 
 import transformer
+from transformer.allocator import keep_memory
 from transformer.cli.commands import COMMANDS
 from transformer.cli.parse import parse
 from transformer.config import UserError
@@ -82,6 +83,7 @@ def run() -> None:
     # after every 700 would take a tenth of the startup.
     gc.set_threshold(100_000)
     _fill_descriptors()
+    keep_memory()
     _listen()
     code = main(sys.argv[1:])
     try:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import sys
 from collections import Counter
 from pathlib import Path
 
 import jax
 
+from transformer import allocator
 from transformer.config import UserError
 from transformer.nn import hardware
 
@@ -27,7 +26,7 @@ def start(device: str) -> str:
     Raises:
       UserError: if the requested accelerator is absent.
     """
-    _keep_memory()
+    allocator.keep_memory()
     if device == "cpu":
         jax.config.update("jax_platforms", "cpu")
     try:
@@ -61,25 +60,6 @@ def accelerators() -> tuple[str, int]:
     if platform == "tpu":  # the two cores of an old chip are two devices of one process
         return platform, len({tuple(device.coords) for device in devices})
     return platform, len(devices)
-
-
-def _keep_memory() -> None:
-    """Make glibc's allocator keep the memory that a step frees.
-
-    XLA frees its temporaries after each step on a CPU. Returned to the kernel, they
-    come back page by page, zeroed: 193,000 page faults and a quarter of the CPU time of
-    a step of ``multi30k.py:tiny``, and none with these settings. There is one arena,
-    because the others are made of mappings too small for such blocks.
-    """
-    if sys.platform != "linux":
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:  # not glibc
-        return
-    trim_threshold, mmap_max, arena_max = -1, -4, -8  # the names of malloc.h
-    mallopt(arena_max, 1)
-    mallopt(mmap_max, 0)
-    mallopt(trim_threshold, 2**31 - 1)
 
 
 def programs_folder(platform: str) -> Path:
