@@ -521,12 +521,12 @@ def test_same_key_same_mask_compiled_or_not():
 
 
 def test_a_settled_key_is_the_same_key():
-    key = dropout.fold_in(dropout.make_key(9, 4), 2)
-    for same in (dropout.settled(key), jax.jit(dropout.settled)(key)):
-        assert [int(x) for x in (*same.words, same.row)] == [
-            int(x) for x in (*key.words, key.row)
-        ]
-    assert key.words[0] != key.words[1]
+    key: Any = dropout.fold_in(dropout.make_key(9, 4), 2)
+    wanted = [int(x) for x in (*key.words, key.row)]
+    assert wanted[0] != wanted[1]
+    for settle in (dropout.settled, jax.jit(dropout.settled)):
+        same: Any = settle(key)
+        assert [int(x) for x in (*same.words, same.row)] == wanted
     assert dropout.settled(None) is None
 
 
