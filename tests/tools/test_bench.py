@@ -2,12 +2,16 @@
 
 import re
 import sys
+from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
 from support.configs import experiment
+from support.runs import compilations
 
 from transformer import config, fitting
 from transformer.config import UserError
@@ -15,7 +19,7 @@ from transformer.ids import EOS, PAD
 from transformer.nn.hardware import Hardware
 from transformer.parallel import memory as device_memory
 from transformer.run.signals import Terminated
-from transformer.tools import datasheets
+from transformer.tools import datasheets, traces
 from transformer.tools.bench import clock, loop, memory, peaks, startup, table
 from transformer.tools.bench.made_up import ragged_sentences
 from transformer.tools.bench.profile import costliest
@@ -283,6 +287,24 @@ def test_a_profile_is_written_and_its_costs_are_printed(tiny, tmp_path):
     printed = logged[len(rows) :]
     assert 1 <= len(printed) <= 10 and all(" ms " in line for line in printed)
     assert any("Transformer.step" in line for line in printed)
+
+
+def test_a_cached_program_is_compiled_anew(own_cache):
+    def hits(compile_: Callable[[jax.stages.Traced], Any]) -> int:
+        # Another function: what jax keeps of the same one needs no cache.
+        traced = jax.jit(lambda x: jnp.sin(x) * 2.5).trace(jnp.ones(3))
+        with compilations() as logged:
+            compile_(traced)
+        return sum("cache hit" in line for line in logged)
+
+    def usually(traced: jax.stages.Traced) -> Any:
+        return traced.lower().compile()
+
+    assert hits(usually) == 0
+    assert hits(usually) == 1
+    # Twice: with the option alone jax would give its program an entry of its own.
+    assert [hits(traces.compile_anew) for _ in range(2)] == [0, 0]
+    assert hits(usually) == 1
 
 
 def test_memory_is_compiled_in_the_ways_that_a_model_has(monkeypatch):

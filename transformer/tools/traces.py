@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.compilation_cache import compilation_cache
 from jax.sharding import Mesh, NamedSharding
 
 from transformer import batch_search, config, models, objective, parallel
@@ -156,14 +157,16 @@ def _attention(
 
 
 def compile_anew(traced: jax.stages.Traced) -> Any:
-    """Compile a program without the cache, whose entries do not report memory."""
+    """Compile a program without the cache, as if for the first time."""
     name = "jax_enable_compilation_cache"
     before = getattr(jax.config, name)
     jax.config.update(name, False)
+    compilation_cache.reset_cache()  # jax reads the option once
     try:
         return traced.lower().compile()
     finally:
         jax.config.update(name, before)
+        compilation_cache.reset_cache()
 
 
 def _of_jit(case: Case) -> Case:
