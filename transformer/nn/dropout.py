@@ -46,7 +46,8 @@ def settled(key: Key | None) -> Key | None:
 
     XLA for CPUs would repeat the chain of hashes behind them in each of these loops,
     and LLVM analyses it in exponential time: minutes per program where a step, its
-    batch and a pass of R-Drop are folded in. What a loop returns is not repeated.
+    batch and a pass of R-Drop are folded in. What a loop returns is not repeated, and
+    this one exchanges the words twice.
     """
     if key is None:
         return None
