@@ -142,26 +142,24 @@ def forbid(spellings: Sequence[str], words: Sequence[str]) -> Forbidden:
             return found
         return {node: _DEAD for node, at in found.items() if at in ends}
 
+    def leads(id_: int, text: str) -> tuple[int, dict[int, int]]:
+        """Return where a piece leads from most states, and from the others."""
+        if id_ == EOS:
+            return _INSIDE, dict.fromkeys(ends, _DEAD)
+        if not text:  # would take a place and write nothing
+            return _DEAD, {}
+        return run(_INSIDE, text), {_BETWEEN: run(_BETWEEN, text), **exceptions(text)}
+
     made: list[np.ndarray] = []
     known: dict[Hashable, int] = {}
     columns = np.zeros(len(spellings), np.int32)
     for id_, text in enumerate(spellings):
-        key: Hashable
-        inside, between = run(_INSIDE, text), run(_BETWEEN, text)
-        others = exceptions(text) if text else {}
-        key = inside, between, tuple(others.items())
-        if not text:
-            key = id_ == EOS
+        most, others = leads(id_, text)
+        key = most, tuple(others.items())
         if key not in known:
             known[key] = len(made)
-            column = np.full(len(trie), inside)
-            if id_ == EOS:
-                column[[*ends]] = _DEAD
-            elif not text:  # would take a place and write nothing
-                column[:] = _DEAD
-            else:
-                column[_BETWEEN] = between
-                column[[*others]] = [*others.values()]
+            column = np.full(len(trie), most)
+            column[[*others]] = [*others.values()]
             column[_DEAD] = _DEAD
             made.append(column)
         columns[id_] = known[key]
