@@ -321,11 +321,11 @@ def _check_same_origin(workdir: Path, init_from: str | None) -> None:
     with Checkpoints(workdir / "checkpoints", keep=1) as checkpoints:
         began = checkpoints.metadata().get("init") or {"run": "none"}
     place, step = split_step(init_from)
-    same = began["run"] == str(place.resolve())
-    if step is not None:
-        same = same and began["checkpoint"] == f"checkpoints/{step}"
+    expected, same = began["run"], began["run"] == str(place.resolve())
+    if same and step is not None:
+        expected += f" ({began['checkpoint']})"
+        same = began["checkpoint"] == f"checkpoints/{step}"
     if not same:
-        expected = began["run"]
         raise UserError(
             f"--init_from: expected {expected}, with which {workdir} began, got "
             f"{init_from}; leave it out to go on, or choose another workdir"

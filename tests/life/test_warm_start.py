@@ -311,8 +311,12 @@ def test_a_run_that_has_begun_goes_on_with_what_it_began_with(
     settings, workdir = tuned
     monkeypatch.chdir(place)
     assert warm_start.open_origin(settings, workdir, other.name, ignore) is None
-    for given in (f"{other}:4", str(place / "elsewhere")):
-        with pytest.raises(UserError, match="which .* began, got .*; leave it out"):
+    for given, began in (
+        (f"{other}:4", rf"{other} \(averaged/6\)"),
+        (str(place / "elsewhere"), str(other)),
+    ):
+        said = f"expected {began}, with which .* began, got {given}; leave it out"
+        with pytest.raises(UserError, match=said):
             warm_start.open_origin(settings, workdir, given, ignore)
     plain = folder.read_settings(other)
     with pytest.raises(UserError, match="expected none, with which .* began"):
