@@ -682,3 +682,12 @@ def test_the_compiled_beam_search_sorts_no_vocabulary(tiny):
     for result in re.findall(r"= (.*?) sort\(", text):
         for shape in re.findall(r"\[([\d,]+)\]", result):
             assert math.prod(map(int, shape.split(","))) < SIZE, result
+
+
+def test_a_step_reads_the_keys_of_the_source_as_they_are_stored(tiny):
+    model, params = tiny
+    source, limits = np.ones((5, 9), np.int32), np.ones(5, np.int32)
+    text = search_with_model.lower(model, params, source, limits).compile().as_text()
+    inside = re.findall(r'op_name="([^"]*/while/body/[^"]*)"', text)
+    assert any("/cross_attention/" in name for name in inside)
+    assert not [name for name in inside if "/cross_attention/transpose" in name]

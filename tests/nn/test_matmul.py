@@ -1,4 +1,4 @@
-"""The gradients of einsum, and the form that they have on each platform."""
+"""The form that products have on each platform, and the gradients of einsum."""
 
 import functools
 import re
@@ -67,3 +67,23 @@ def test_a_cpu_sums_no_rows_of_small_matrices_and_others_turn_nothing():
         text = traced.lower(lowering_platforms=(platform,)).as_text()
         assert "optimization_barrier" not in text
         assert text.count("dot_general") == 2
+
+
+@pytest.mark.parametrize(
+    "dtype, rows, turned",
+    [
+        ("float32", matmul._FEW_ROWS, True),
+        ("float32", matmul._FEW_ROWS + 1, False),
+        ("bfloat16", matmul._SMALL_RESULT // 64, True),
+        ("bfloat16", matmul._SMALL_RESULT // 64 + 1, False),
+    ],
+)
+def test_a_cpu_has_few_rows_for_the_second_operand(dtype, rows, turned):
+    kernel = matmul.Transposed(jnp.ones((64, 48)))
+    multiply = jax.jit(functools.partial(matmul.product, dtype=dtype))
+    traced = multiply.trace(jnp.ones((rows, 48)), kernel)
+    for platform in ("cpu", "cuda", "tpu"):
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+        (shape,) = re.findall(r"dot_general.*-> tensor<(\w+)xf32>", text)
+        swapped = turned and platform == "cpu"
+        assert shape == (f"64x{rows}" if swapped else f"{rows}x64")

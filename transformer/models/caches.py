@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.layout import Layout, with_layout_constraint
 
 KeysValues = tuple[jax.Array, jax.Array]
 
@@ -54,7 +55,19 @@ def empty_blocks(
 
 def one_block(keys: jax.Array, values: jax.Array) -> Blocks:
     """Return keys (B, H, S, K) and values (B, H, S, W) as one filled block."""
-    return Blocks((keys.swapaxes(2, 3),), (values,), jnp.ones((), jnp.int32))
+    keys = jax.lax.platform_dependent(
+        keys.swapaxes(2, 3), cpu=_laid_out, default=lambda keys: keys
+    )
+    return Blocks((keys,), (values,), jnp.ones((), jnp.int32))
+
+
+def _laid_out(x: jax.Array) -> jax.Array:
+    """Store an array in the order of its axes.
+
+    A compiler for CPUs would keep the keys of the source as their projection stores
+    them, and transpose them in every step of a search.
+    """
+    return with_layout_constraint(x, Layout(tuple(range(x.ndim))))
 
 
 def extended(old: Blocks, new: KeysValues, slot: jax.Array) -> Blocks:
