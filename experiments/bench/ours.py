@@ -21,6 +21,7 @@ import worker
 from transformer import config, models, parallel
 from transformer.models import Model
 from transformer.nn import matmul
+from transformer.nn.hardware import Hardware
 from transformer.tools.bench.searching import Searcher
 from transformer.tools.bench.training import Stepper
 from transformer.translate import Translator
@@ -30,7 +31,7 @@ BASE = Path(__file__).parents[1] / "base.py"
 
 def train(size: str, dtype: str, rows: int, length: int, device: str) -> worker.Work:
     """Make updates on one batch."""
-    settings, model = _set_up(size, dtype, device)
+    settings, model = set_up(size, dtype, device)
     source, target = sizes.training_batch(model.target_size, rows, length)
     stepper = Stepper(settings, model, {"source": source, "target": target})
     return work(stepper, device)
@@ -40,7 +41,7 @@ def search(
     size: str, dtype: str, sentences: int, length: int, beam: int, device: str
 ) -> worker.Work:
     """Translate sentences into as many tokens as they have."""
-    settings, model = _set_up(size, dtype, device)
+    settings, model = set_up(size, dtype, device)
     source = sizes.sentences(model.source_size, sentences, length)
     return work(Searcher(settings, model, source, beam), device)
 
@@ -88,8 +89,17 @@ def translations(
     return worker.Work(step, info | _info())
 
 
-def _set_up(size: str, dtype: str, device: str) -> tuple[config.Config, Model]:
-    """Return experiments/base.py of another size, with dropout where peers have it."""
+def set_up(
+    size: str, dtype: str, device: str, kind: Hardware | None = None
+) -> tuple[config.Config, Model]:
+    """Return experiments/base.py of another size, with dropout where peers have it.
+
+    Args:
+      size: a name in ``sizes.SIZES``.
+      dtype: ``model.dtype``.
+      device: ``device``.
+      kind: what programs are traced for, None = this process's first device.
+    """
     parallel.start(device)
     wanted = sizes.SIZES[size]
     values = runpy.run_path(str(BASE))["get_config"]()
@@ -105,7 +115,8 @@ def _set_up(size: str, dtype: str, device: str) -> tuple[config.Config, Model]:
     values.model.dtype = dtype
     values.loss.smoothing = sizes.SMOOTHING
     settings = parallel.sizes.here(config.resolve(values), wanted.vocabulary)
-    return settings, models.make(settings, wanted.vocabulary, wanted.vocabulary)
+    ids = wanted.vocabulary
+    return settings, models.make(settings, ids, ids, kind)
 
 
 def _info() -> dict[str, Any]:

@@ -10,7 +10,7 @@ out. --table names single groups of lines:
 
     train-base, train-small    updates on 64 sentences of 32 tokens
     greedy-base, beam-base     32 sentences of 32 tokens into 32 tokens each
-    greedy-base-1              one such sentence
+    greedy-base-1, beam-base-1 one such sentence
     train-cgru, train-luong    updates of recurrent models on 32 sentences of 16 tokens
     train-convs2s              updates of a ConvS2S on 64 such sentences
     greedy-cgru, beam-cgru     1,000 sentences as long as captions into as many tokens
@@ -20,8 +20,10 @@ out. --table names single groups of lines:
     text-greedy, text-beam     the sentences of --input by the run of --workdir
     start-small                from `transformer train` to its first step done
 
-All of that runs on the CPU, with as many threads as there are cores. With
---device=gpu, in bfloat16 on a CUDA GPU, one process after another:
+All of that runs on the CPU, with as many threads as there are cores. On one without
+units for bfloat16, PyTorch emulates it in minutes per update: --dtypes=float32 leaves
+these lines out. With --device=gpu, in bfloat16 on a CUDA GPU, one process after
+another:
 
     train-32, train-256        updates of base on 776 x 32 and 96 x 256 tokens
     greedy-32, greedy-256      as many sentences into as many tokens each
@@ -190,10 +192,11 @@ def _tasks(
 
 GROUPS = {
     "train-base": training("base", BOTH),
-    "train-small": training("small", ("bfloat16",)),
+    "train-small": training("small", BOTH),
     "greedy-base": searching("base", 32, 1),
     "beam-base": searching("base", 32, 4),
     "greedy-base-1": searching("base", 1, 1),
+    "beam-base-1": searching("base", 1, 4),
     **{f"train-{size}": training_composed(size) for size in sizes.COMPOSED},
     **{
         f"{name}-{size}": searching_composed(size, beam)
@@ -230,7 +233,7 @@ def main(arguments: Sequence[str]) -> int:
         groups = GROUPS | GPU_GROUPS | _text_groups(values, Path(folder))
         for name in (name for name in values.table if name != START):
             say(f"--- {name}")
-            group, device = groups[name], values.device
+            group, device = lines_of(groups[name], values.dtypes), values.device
             turns = arena.take_turns if device == "cpu" else arena.one_by_one
             workers = measure(group, values.rounds, values.peers_python, turns)
             for dtype in group.dtypes:
@@ -249,6 +252,22 @@ def main(arguments: Sequence[str]) -> int:
         facts = {"about": about, "groups": _records(measured), START: starts}
         values.output.write_text(json.dumps(facts, indent=1) + "\n")
     return int(any(one.trouble and not one.missing for one in everyone))
+
+
+def lines_of(group: Group, dtypes: Sequence[str]) -> Group:
+    """Return a group with the lines of some dtypes and the workers that they compare.
+
+    Columns that name a form stay, as every line is compared with them.
+    """
+    others = tuple(f" {dtype}" for dtype in BOTH if dtype not in dtypes)
+    columns = report.PEERS["cpu"]
+    kept = {
+        name: task
+        for name, task in group.tasks.items()
+        if name in columns or not name.endswith(others)
+    }
+    lines = tuple(dtype for dtype in group.dtypes if dtype in dtypes)
+    return dataclasses.replace(group, dtypes=lines, tasks=kept)
 
 
 def say(text: str) -> None:
@@ -364,6 +383,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     add("--device", choices=every, default="cpu", help="where to compute")
     names = [name for names in every.values() for name in names]
     add("--table", nargs="+", choices=names, help="groups of lines (default: all)")
+    add("--dtypes", nargs="+", choices=BOTH, default=BOTH, help="lines (default: both)")
     add("--peers_python", default=sys.executable, help="Python that has the peers")
     add("--workdir", type=Path, help="a finished run, for the lines about real text")
     add("--input", type=Path, help="sentences to translate with it, one per line")
@@ -371,13 +391,21 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     values = parser.parse_args(arguments)
     has_text = values.workdir is not None and values.input is not None
     mine = every[values.device]
+    fixed = GROUPS | GPU_GROUPS
+    empty = {x for x in fixed if not lines_of(fixed[x], values.dtypes).dtypes}
     if values.table is None:
-        values.table = [name for name in mine if has_text or name not in TEXT]
+        absent = empty if has_text else {*empty, *TEXT}
+        values.table = [name for name in mine if name not in absent]
     for name in values.table:
         if name not in mine:
             parser.error(
                 f"--table: expected {', '.join(mine)} with --device={values.device}, "
                 f"got {name}; leave it out"
+            )
+        if name in empty:
+            parser.error(
+                f"--dtypes: expected {', '.join(fixed[name].dtypes)} for {name}, got "
+                f"{', '.join(values.dtypes)}; change it, or leave {name} out of --table"
             )
     if set(TEXT) & set(values.table) and not has_text:
         parser.error(f"{', '.join(TEXT)}: expected --workdir and --input; give both")

@@ -26,6 +26,7 @@ class Size(NamedTuple):
 
 SIZES = {
     "base": Size(6, 512, 2048, 8, 37_000),  # the paper's
+    "medium": Size(4, 384, 1536, 6, 8_000),
     "small": Size(3, 256, 1024, 4, 8_000),
 }
 

@@ -319,6 +319,19 @@ def test_a_table_is_printed_and_every_number_kept(monkeypatch, tmp_path, capsys)
     assert kept == {"seconds": [2.0, 2.0], "trouble": "", "versions": {"torch": "9.9"}}
 
 
+def test_one_dtype_leaves_out_lines_and_workers_of_the_other():
+    search = side_by_side.GROUPS["greedy-base"]
+    kept = side_by_side.lines_of(search, ["float32"])
+    assert kept.dtypes == ("float32",)
+    names = ["ours float32", "transformers float32"]
+    assert sorted(kept.tasks) == ["CTranslate2 float32", "CTranslate2 int8", *names]
+    assert side_by_side.lines_of(search, ["bfloat16", "float32"]) == search
+    assert side_by_side.lines_of(search, ["bfloat16"]).tasks.keys() == {
+        *("CTranslate2 float32", "CTranslate2 int8"),
+        *("ours bfloat16", "transformers bfloat16"),
+    }
+
+
 @pytest.mark.parametrize("missing, code", [("torch", 0), ("", 1)])
 def test_only_what_is_installed_can_fail(monkeypatch, capsys, missing, code):
     def measure(group, rounds, python, turns):
@@ -340,6 +353,10 @@ def test_only_what_is_installed_can_fail(monkeypatch, capsys, missing, code):
         (["--table", "train-256"], "expected train-base, .* got train-256"),
         (["--device=gpu", "--table", "greedy-base"], "expected train-32, .* got gree"),
         (["--rounds=0"], "expected 1 or more, got 0"),
+        (
+            ["--table", "train-cgru", "--dtypes", "bfloat16"],
+            "expected float32 for train-cgru, got bfloat16; change it, or leave",
+        ),
         (["--peers_python=/no/python"], "expected a Python, got /no/python"),
     ],
 )

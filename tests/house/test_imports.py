@@ -80,8 +80,10 @@ BENCH_KNOWN_BY = {
     "ctranslate2": {"peer_ctranslate2.py"},
     "export": {"ours.py"},
     "flax": {"ours_composed.py"},
-    "jax": {"on_device.py", "ours.py", "ours_composed.py", "windows.py"},
-    "ours": {"ours_composed.py"},
+    "jax": {
+        *("on_device.py", "operands.py", "ours.py", "ours_composed.py", "windows.py"),
+    },
+    "ours": {"operands.py", "ours_composed.py"},
     "peer_torch": {"peer_torch_composed.py", "peer_transformers.py"},
     "side_by_side": {"accelerator/"},
     "torch": {
@@ -92,7 +94,8 @@ BENCH_KNOWN_BY = {
     "torch_rnn": {"peer_torch_composed.py", "torch_conv.py", "torch_search.py"},
     "torch_search": {"peer_torch_composed.py"},
     "transformer": {
-        *("export.py", "on_device.py", "ours.py", "ours_composed.py", "windows.py"),
+        *("export.py", "on_device.py", "operands.py", "ours.py", "ours_composed.py"),
+        "windows.py",
     },
     "transformers": {"peer_transformers.py"},
 }
