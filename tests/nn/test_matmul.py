@@ -70,18 +70,23 @@ def test_a_cpu_sums_no_rows_of_small_matrices_and_others_turn_nothing():
 
 
 @pytest.mark.parametrize(
-    "dtype, rows, turned",
+    "dtype, rows, inner, turned",
     [
-        ("float32", matmul._FEW_ROWS, True),
-        ("float32", matmul._FEW_ROWS + 1, False),
-        ("bfloat16", matmul._SMALL_RESULT // 64, True),
-        ("bfloat16", matmul._SMALL_RESULT // 64 + 1, False),
+        ("float32", matmul._FEW_ROWS, matmul._LONG_SUM, True),
+        ("float32", matmul._FEW_ROWS + 1, matmul._LONG_SUM, False),
+        ("float32", matmul._FEW_ROWS, matmul._LONG_SUM - 1, False),
+        ("bfloat16", matmul._SMALL_RESULT // 64, 48, True),
+        ("bfloat16", matmul._SMALL_RESULT // 64 + 1, 48, False),
     ],
 )
-def test_a_cpu_has_few_rows_for_the_second_operand(dtype, rows, turned):
-    kernel = matmul.Transposed(jnp.ones((64, 48)))
+def test_a_cpu_has_few_rows_for_the_second_operand(dtype, rows, inner, turned):
+    rng = np.random.default_rng(0)
+    x, w = (rng.integers(-3, 4, (n, inner)).astype(np.float32) for n in (rows, 64))
+    kernel = matmul.Transposed(jnp.asarray(w))
     multiply = jax.jit(functools.partial(matmul.product, dtype=dtype))
-    traced = multiply.trace(jnp.ones((rows, 48)), kernel)
+    # Whole numbers this small are exact in both dtypes, and so are their sums.
+    np.testing.assert_array_equal(multiply(x, kernel), x @ w.T)
+    traced = multiply.trace(x, kernel)
     for platform in ("cpu", "cuda", "tpu"):
         text = traced.lower(lowering_platforms=(platform,)).as_text()
         (shape,) = re.findall(r"dot_general.*-> tensor<(\w+)xf32>", text)

@@ -103,7 +103,7 @@ def _transposed_product(rows, weights):
         return lax.optimization_barrier(_contract(weights, rows, (1,), (1,))).T
 
     # A CPU re-packs the second operand at each call: make it the small one.
-    few = rows.shape[0] <= _FEW_ROWS
+    few = rows.shape[0] <= _FEW_ROWS and weights.shape[1] >= _LONG_SUM
     if rows.dtype != jnp.float32:
         few = rows.shape[0] * weights.shape[0] <= _SMALL_RESULT
     if not few:
@@ -133,7 +133,10 @@ def _product_backward(dtype, operands, gradient):
 _product.defvjp(_product_forward, _product_backward)
 
 _SMALL_RESULT = 2**18  # numbers; up to here transposing the result costs almost nothing
-_FEW_ROWS = 32  # of float32; from 64 on a CPU with AVX2 has no gain, from 128 on a loss
+# Of float32 on a CPU with AVX2: from 64 rows on there is no gain, and sums over 128 save
+# less than it takes to transpose the result.
+_FEW_ROWS = 32
+_LONG_SUM = 256
 
 
 def _contract(x, y, x_axes, y_axes):
