@@ -133,8 +133,8 @@ def _product_backward(dtype, operands, gradient):
 _product.defvjp(_product_forward, _product_backward)
 
 _SMALL_RESULT = 2**18  # numbers; up to here transposing the result costs almost nothing
-# Of float32 on a CPU with AVX2: from 64 rows on there is no gain, and sums over 128 save
-# less than it takes to transpose the result.
+# Of float32 on a CPU with AVX2: from 64 rows on nothing is gained, and sums over 128
+# numbers gain less than it takes to transpose the result.
 _FEW_ROWS = 32
 _LONG_SUM = 256
 
