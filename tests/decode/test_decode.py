@@ -688,6 +688,7 @@ def test_a_step_reads_the_keys_of_the_source_as_they_are_stored(tiny):
     model, params = tiny
     source, limits = np.ones((5, 9), np.int32), np.ones(5, np.int32)
     text = search_with_model.lower(model, params, source, limits).compile().as_text()
+    assert text
     inside = re.findall(r'op_name="([^"]*/while/body/[^"]*)"', text)
     assert any("/cross_attention/" in name for name in inside)
     assert not [name for name in inside if "/cross_attention/transpose" in name]
