@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
+import arena
 import ours
 import sizes
 
 from transformer.nn.hardware import Hardware
+from transformer.tools.bench.clock import times
 from transformer.tools.bench.searching import Searcher
 from transformer.tools.bench.training import Stepper
 
@@ -52,14 +52,8 @@ def works(size: str, operands: str) -> dict[str, Callable[[], Any]]:
 
 def measure(works: Sequence[Callable[[], Any]], rounds: int) -> list[list[float]]:
     """Return the seconds of each work in each round, after one that warms up."""
-    seconds: list[list[float]] = [[] for _ in works]
-    for number in range(1 + rounds):
-        for work, taken in zip(works, seconds, strict=True):
-            start = time.perf_counter()
-            jax.block_until_ready(work())
-            if number:
-                taken.append(time.perf_counter() - start)
-    return seconds
+    taken = [[times(1, work)[0] for work in works] for _ in range(1 + rounds)]
+    return [list(seconds) for seconds in zip(*taken[1:], strict=True)]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -72,12 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     names = ["work", *(f"{operands}, ms" for operands in KINDS), "bfloat16 : float32"]
     print(f"| {' | '.join(names)} |\n|---{'|--:' * (len(names) - 1)}|")
     for name in both[0]:
-        half, full = measure([found[name] for found in both], given.rounds)
-        medians = [statistics.median(taken) for taken in (half, full)]
-        ratios = [x / y for x, y in zip(half, full, strict=True)]
-        spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
-        cells = [f"{1e3 * median:.1f}" for median in medians]
-        cells += [f"{medians[0] / medians[1]:.2f} ({spread})"]
+        half, full = measure([one[name] for one in both], given.rounds)
+        found = arena.ratio(full, half)
+        cells = [f"{1e3 * statistics.median(taken):.1f}" for taken in (half, full)]
+        cells += [f"{found.median:.2f} ({found.least:.2f} to {found.most:.2f})"]
         print(f"| {' | '.join([name, *cells])} |", flush=True)
 
 

@@ -80,9 +80,7 @@ BENCH_KNOWN_BY = {
     "ctranslate2": {"peer_ctranslate2.py"},
     "export": {"ours.py"},
     "flax": {"ours_composed.py"},
-    "jax": {
-        *("on_device.py", "operands.py", "ours.py", "ours_composed.py", "windows.py"),
-    },
+    "jax": {"on_device.py", "ours.py", "ours_composed.py", "windows.py"},
     "ours": {"operands.py", "ours_composed.py"},
     "peer_torch": {"peer_torch_composed.py", "peer_transformers.py"},
     "side_by_side": {"accelerator/"},

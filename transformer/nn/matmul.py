@@ -103,9 +103,11 @@ def _transposed_product(rows, weights):
         return lax.optimization_barrier(_contract(weights, rows, (1,), (1,))).T
 
     # A CPU re-packs the second operand at each call: make it the small one.
-    few = rows.shape[0] <= _FEW_ROWS and weights.shape[1] >= _LONG_SUM
-    if rows.dtype != jnp.float32:
-        few = rows.shape[0] * weights.shape[0] <= _SMALL_RESULT
+    count, (outer, inner) = rows.shape[0], weights.shape
+    if rows.dtype == jnp.float32:
+        few = count <= _FEW_ROWS and inner >= _LONG_SUM
+    else:
+        few = count * outer <= _SMALL_RESULT
     if not few:
         return plain(rows, weights)
     return lax.platform_dependent(rows, weights, cpu=turned, default=plain)
