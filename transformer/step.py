@@ -179,9 +179,12 @@ def halves(settings: Config, model: Model, mesh: Mesh | None) -> Halves:
     def update(state: State, gradient: Gradient) -> tuple[State, Metrics]:
         weight = jnp.maximum(gradient.sums.weight, 1.0)
         grads = jax.tree.map(lambda x: x / weight, gradient.grads)
+        loss = gradient.sums.loss / weight
         norm = optax.tree.norm(grads)
+        # Where a loss overflows, its gradient, which is computed apart, can be finite.
+        of_finite_loss = jnp.where(jnp.isfinite(loss), norm, jnp.nan)
         updates, opt_state = rule_update(
-            grads, state.opt_state, state.params, norm=norm
+            grads, state.opt_state, state.params, norm=of_finite_loss
         )
         # optax counts only the updates that it applied.
         rate = schedule(state.step - state.opt_state.total_notfinite)
@@ -189,7 +192,7 @@ def halves(settings: Config, model: Model, mesh: Mesh | None) -> Halves:
             rate *= state.factor
             updates = jax.tree.map(lambda x: x * state.factor, updates)
         metrics = {
-            "loss": gradient.sums.loss / weight,
+            "loss": loss,
             "nll": gradient.sums.nll / weight,
             "accuracy": gradient.sums.correct / weight,
             "grad_norm": norm,
@@ -225,8 +228,8 @@ def make_train_step(
       ``train_step(state, *batches) -> (state, metrics)``; the gradient is that of all
       batches, (sum of losses) / (sum of weights). Metrics are scalars: loss and nll in
       nats per token, accuracy, grad_norm, learning_rate, real tokens of both sides, and
-      how many steps were skipped because a gradient was not finite, in total and in a
-      row.
+      how many steps were skipped because the loss or a gradient was not finite, in
+      total and in a row.
     """
     differentiate, update = halves(settings, model, mesh)
 

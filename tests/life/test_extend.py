@@ -290,7 +290,7 @@ def test_a_link_in_the_workdir_is_not_followed(long, workdir, tmp_path):
         ),
         (
             SHORT + 3,
-            "step 7: expected finite gradients, got 6 steps in a row",
+            "step 7: expected a finite loss and gradient, got 6 steps in a row",
         ),
     ],
 )

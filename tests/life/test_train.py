@@ -590,6 +590,21 @@ def test_the_record_names_what_made_the_run(run):
     assert read_settings(run.workdir) == run.settings
 
 
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_a_step_of_no_finite_loss_is_skipped_with_its_finite_gradient(loss):
+    settings = tiny()
+    halves = steps.halves(settings, model_of(settings), None)
+    state = start_of(settings)
+    gradient = halves.differentiate(state, jax.tree.map(jnp.asarray, BATCH), None)
+    after, metrics = halves.update(state, gradient)
+    assert metrics["skipped_in_a_row"] == 0
+    assert (flat(after.params) != flat(state.params)).any()
+    overflowed = gradient.sums._replace(loss=jnp.float32(loss))
+    after, metrics = halves.update(state, gradient._replace(sums=overflowed))
+    assert metrics["skipped_in_a_row"] == 1 and np.isfinite(metrics["grad_norm"])
+    np.testing.assert_array_equal(flat(after.params), flat(state.params))
+
+
 def test_a_run_that_blows_up_stops_and_says_what_to_try(run, tmp_path, monkeypatch):
     changes = {"optimizer.scale": 4.0, "optimizer.nonfinite_limit": 3}
     settings = tiny_run(Path(run.settings.data.dir), **changes)

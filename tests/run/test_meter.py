@@ -65,7 +65,7 @@ def test_as_many_steps_in_a_row_as_the_limit_end_a_run():
     found.add(2, metrics(2, skipped=2))
     found.read()
     found.add(3, metrics(3, skipped=3))
-    with pytest.raises(UserError, match="step 3: expected finite .* got 3 steps in"):
+    with pytest.raises(UserError, match="step 3: expected a finite .* got 3 steps in"):
         found.read()
 
 

@@ -314,7 +314,7 @@ def skip_nonfinite(
 
     Returns:
       The transformation, whose state counts skipped updates. Its update takes ``norm``,
-      the global norm of the gradient, if it is already known.
+      the global norm of the gradient, if it is already known; NaN skips the update.
     """
     start = optax.with_extra_args_support(rule)
 

@@ -78,8 +78,8 @@ class Meter:
         limit = self._settings.optimizer.nonfinite_limit
         if metrics["skipped_in_a_row"] >= limit:
             raise diverged(
-                f"step {step}: expected finite gradients, got {limit} steps in a row "
-                "that were not"
+                f"step {step}: expected a finite loss and gradient, got {limit} steps "
+                "in a row without"
             )
 
 
