@@ -298,7 +298,7 @@ def test_an_exploding_loss_ends_with_what_helps(
     short, workdir, tmp_path, steps, expected
 ):
     # Without warm-up products of the first updated parameters are beyond float32.
-    # Smaller ones left gradients finite on a CPU with AVX2 alone.
+    # Smaller ones left the first losses finite on a CPU with AVX2 alone.
     wild = changed(short, "optimizer", scale=3e38, warmup=1, nonfinite_limit=6)
     wild = changed(wild, "train", steps=steps)
     run = tmp_path / "wild"
