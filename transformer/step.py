@@ -182,9 +182,9 @@ def halves(settings: Config, model: Model, mesh: Mesh | None) -> Halves:
         loss = gradient.sums.loss / weight
         norm = optax.tree.norm(grads)
         # Where a loss overflows, its gradient, which is computed apart, can be finite.
-        of_finite_loss = jnp.where(jnp.isfinite(loss), norm, jnp.nan)
+        finite = jnp.isfinite(norm) & jnp.isfinite(loss)
         updates, opt_state = rule_update(
-            grads, state.opt_state, state.params, norm=of_finite_loss
+            grads, state.opt_state, state.params, finite=finite
         )
         # optax counts only the updates that it applied.
         rate = schedule(state.step - state.opt_state.total_notfinite)

@@ -152,8 +152,8 @@ def make_optimizer(
       d_model: D, which the schedule depends on.
 
     Returns:
-      The transformation, whose update takes the global norm of the gradient as
-      ``norm`` if it is already known.
+      The transformation, whose update takes ``finite`` as that of ``skip_nonfinite``
+      does.
 
     Raises:
       UserError: if optax has no such optimiser, or it has no such option.
@@ -313,8 +313,8 @@ def skip_nonfinite(
         it.
 
     Returns:
-      The transformation, whose state counts skipped updates. Its update takes ``norm``,
-      the global norm of the gradient, if it is already known; NaN skips the update.
+      The transformation, whose state counts skipped updates. Its update takes
+      ``finite``, whether the step is, if that is already known.
     """
     start = optax.with_extra_args_support(rule)
 
@@ -324,8 +324,9 @@ def skip_nonfinite(
             none, jnp.ones((), bool), none, start.init(params)
         )
 
-    def update(grads, state, params=None, *, norm=None, **extra):
-        finite = jnp.isfinite(optax.tree.norm(grads) if norm is None else norm)
+    def update(grads, state, params=None, *, finite=None, **extra):
+        if finite is None:
+            finite = jnp.isfinite(optax.tree.norm(grads))
         extra["finite"] = finite
         updates, inner = start.update(grads, state.inner_state, params, **extra)
 
