@@ -112,14 +112,16 @@ def evaluate_held(
         | {name: lines[i] for name, lines in translations.items()}
         for i, (source, reference) in enumerate(zip(sources, references, strict=True))
     ]
-    if usual:
-        mean = it.models.get("average")
-        _keep_average(workdir, settings, prepared, it.averaged, mean, log)
     path = folder.results_path(workdir, split, it.averaged)
     if hosts.primary():
-        path = folder.write_results(workdir, results, usual)
+        folder.write_results(workdir, results)
         if output is not None:
             texts.write(output, settings.data, sources, references, translations)
+    if usual:  # the larger file second: where there is no room for it, results are kept
+        mean = it.models.get("average")
+        _keep_average(workdir, settings, prepared, it.averaged, mean, log)
+        if hosts.primary():
+            path = folder.write_final_results(workdir, results)
     hosts.barrier("results")
     # After the files, because what takes the log may refuse words.
     _show_samples(results["sentences"], list(translations)[-1], log)

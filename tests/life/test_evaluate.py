@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import resource
 import shutil
 from pathlib import Path
 from typing import Any
@@ -345,6 +346,26 @@ def test_samples_that_cannot_be_printed_lose_no_results(run):
         evaluate(run, "validation", step=30, average=1, log=log)
     path = run / "results" / "validation_step30_average1.json"
     assert len(json.loads(path.read_text())["sentences"]) == PAIRS["validation"]
+
+
+def test_no_room_for_the_average_loses_no_results(run):
+    """results.json, which says that there is such an average, waits for it."""
+    for path in (run / "results.json", run / "averaged", run / "results"):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    parameters = sum(x.nbytes for x in jax.tree.leaves(saved_params(run, 40)))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (parameters - 1, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            evaluate(run, log=lambda line: None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    kept = json.loads((run / "results" / "test_step40_average2.json").read_text())
+    assert not (run / "results.json").exists()
+    evaluate(run, log=lambda line: None)
+    found = results(run)
+    assert found["average"]["perplexity"] == kept["average"]["perplexity"]
+    assert found["sentences"] == kept["sentences"]
 
 
 def test_a_reader_that_goes_away_loses_no_results(run):

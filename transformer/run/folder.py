@@ -187,23 +187,23 @@ def results_path(workdir: Path, split: str, averaged: Sequence[int]) -> Path:
     return workdir / "results" / name
 
 
-def write_results(workdir: Path, results: Mapping[str, Any], usual: bool) -> Path:
-    """Write the results of an evaluation; the usual one also becomes results.json.
+def write_results(workdir: Path, results: Mapping[str, Any]) -> Path:
+    """Write the results of an evaluation to its file in ``results``; return the path.
 
     Earlier results of the same checkpoints by another search are kept, under a name
     that says which.
-
-    Returns:
-      The path of results.json, or for another evaluation that of its file in
-      ``results``.
     """
     path = results_path(workdir, results["split"], results["averaged_steps"])
     path.parent.mkdir(exist_ok=True)
     _keep_other_search(path, results)
     sealed.write_json(path, results)
-    if usual:
-        path = workdir / "results.json"
-        sealed.write_json(path, results)
+    return path
+
+
+def write_final_results(workdir: Path, results: Mapping[str, Any]) -> Path:
+    """Write results.json, the results of the run's end; return the path."""
+    path = workdir / "results.json"
+    sealed.write_json(path, results)
     return path
 
 
