@@ -5,7 +5,6 @@ import errno
 import json
 import os
 import random
-import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.limits import largest_file
 from support.runs import write_digits
 from support.texts import text_config
 
@@ -278,13 +278,8 @@ def test_what_finds_no_room_is_told(tmp_path: Path, share: float) -> None:
     pairs = [("abcdefghijklmnopqrst", "abcdefghijklmnopqrst")] * 1000
     write_corpus(tmp_path, "whole", pairs, vocabulary)
     size = (tmp_path / "whole.source.ids").stat().st_size
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(size * share), before[1]))
-    try:
-        with pytest.raises(OSError) as error:
-            write_corpus(tmp_path, "train", pairs, vocabulary)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with largest_file(int(size * share)), pytest.raises(OSError) as error:
+        write_corpus(tmp_path, "train", pairs, vocabulary)
     assert error.value.errno == errno.EFBIG
     assert str(error.value.filename).startswith(str(tmp_path / "train."))
     assert not (tmp_path / "train.json").exists()

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 import json
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import yaml
 from safetensors.numpy import load_file
 from support import marian_case as case
 from support.calls import error
+from support.limits import largest_file
 from support.models import draw_params, recurrent_config
 from support.runs import tiny
 from support.torch_values import has_peer, run_peer, values
@@ -323,13 +323,9 @@ def test_pieces_that_are_words_twice_are_refused(tmp_path):
 
 
 def test_a_full_disk_is_one_line(imported, tmp_path):
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, hard))
-    try:
-        with pytest.raises(UserError, match="that can be written, .*: File too large"):
-            export(imported, "huggingface", tmp_path / "folder")
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    wanted = "that can be written, .*: File too large"
+    with largest_file(2000), pytest.raises(UserError, match=wanted):
+        export(imported, "huggingface", tmp_path / "folder")
     assert list(tmp_path.iterdir()) == []
 
 

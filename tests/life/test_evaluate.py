@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-import resource
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 from support import reference
 from support.configs import base
+from support.limits import largest_file
 from support.models import options, reference_weights
 from support.reference import assert_close
 
@@ -353,13 +353,8 @@ def test_no_room_for_the_average_loses_no_results(run):
     for path in (run / "results.json", run / "averaged", run / "results"):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     parameters = sum(x.nbytes for x in jax.tree.leaves(saved_params(run, 40)))
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (parameters - 1, before[1]))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            evaluate(run, log=lambda line: None)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with largest_file(parameters - 1), pytest.raises(OSError, match="File too large"):
+        evaluate(run, log=lambda line: None)
     kept = json.loads((run / "results" / "test_step40_average2.json").read_text())
     assert not (run / "results.json").exists()
     evaluate(run, log=lambda line: None)

@@ -134,9 +134,11 @@ def test_a_run_is_finished_when_it_was_measured_as_asked(tmp_path, changes, fini
 def test_results_of_another_search_are_kept_beside(tmp_path):
     for beam in (4, 4, 1):
         folder.write_results(tmp_path, results(beam=beam))
+        folder.write_final_results(tmp_path, results(beam=beam))
     now, before = sorted((tmp_path / "results").iterdir(), key=lambda x: len(x.name))
     assert "_beam4_alpha0.6_" in before.name
     assert [sealed.read_json(one, "")["beam"] for one in (now, before)] == [1, 4]
+    assert folder.read_results(tmp_path)["beam"] == 1
 
 
 def test_results_by_a_grammar_and_without_are_not_the_same_search(tmp_path):

@@ -187,8 +187,8 @@ def results_path(workdir: Path, split: str, averaged: Sequence[int]) -> Path:
     return workdir / "results" / name
 
 
-def write_results(workdir: Path, results: Mapping[str, Any]) -> Path:
-    """Write the results of an evaluation to its file in ``results``; return the path.
+def write_results(workdir: Path, results: Mapping[str, Any]) -> None:
+    """Write the results of an evaluation to its file in ``results``.
 
     Earlier results of the same checkpoints by another search are kept, under a name
     that says which.
@@ -197,7 +197,6 @@ def write_results(workdir: Path, results: Mapping[str, Any]) -> Path:
     path.parent.mkdir(exist_ok=True)
     _keep_other_search(path, results)
     sealed.write_json(path, results)
-    return path
 
 
 def write_final_results(workdir: Path, results: Mapping[str, Any]) -> Path:
